@@ -1,0 +1,279 @@
+#!/usr/bin/python
+# Copyright the gpufix authors. SPDX-License-Identifier: Apache-2.0
+"""Sets or removes labels of a Kubernetes node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: gpufix_node_label
+short_description: Set or remove labels of a node, with a dry run on the server and a diff of one line each
+description:
+  - Reads the node and sends a patch of the labels that differ. In check mode the patch is a dry run on the server, so
+    that rights and admission are tried too.
+  - The patch holds only for the version of the node that was read, so no change made meanwhile is overwritten.
+  - Without O(labels) it only reads.
+version_added: "0.1.0"
+options:
+  node:
+    description:
+      - The node's name.
+    type: str
+    required: true
+  labels:
+    description:
+      - Label to the value it shall have; null removes it.
+    type: dict
+    default: {}
+  expect:
+    description:
+      - Label to the value that was previewed, null for not there. When one differs nothing is changed.
+    type: dict
+    default: {}
+  require_uid:
+    description:
+      - The uid the node must have. A node that was deleted and made again has another.
+    type: str
+    default: ""
+  kubeconfig:
+    description:
+      - The kubeconfig file. When it is not given, that of C(KUBECONFIG) or C(~/.kube/config).
+    type: path
+  context:
+    description:
+      - The context in the kubeconfig; its current one when not given.
+    type: str
+  timeout:
+    description:
+      - Seconds that each request may take.
+    type: int
+    default: 15
+requirements:
+  - kubernetes (Python package) where the module runs, which is the controller
+author:
+  - The gpufix authors
+attributes:
+  check_mode:
+    description: The patch is sent as a dry run.
+    support: full
+  diff_mode:
+    description: One line for each label that changes.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Set the workload config
+  gpufix_node_label:
+    node: omen2
+    labels:
+      nvidia.com/gpu.workload.config: container
+    expect:
+      nvidia.com/gpu.workload.config: vm-passthrough
+"""
+
+RETURN = r"""
+before:
+  description: The labels under C(nvidia.com/gpu.) and those asked for, before.
+  returned: always
+  type: dict
+  sample: {nvidia.com/gpu.workload.config: vm-passthrough}
+after:
+  description: The same after; in check mode as the server's dry run answered.
+  returned: always
+  type: dict
+  sample: {nvidia.com/gpu.workload.config: container}
+uid:
+  description: The node's uid.
+  returned: always
+  type: str
+"""
+
+import json
+import os
+from typing import Any, Dict, List, Optional
+
+from ansible.module_utils.basic import AnsibleModule
+
+PREFIX = "nvidia.com/gpu."
+ATTEMPTS = 5
+
+Labels = Dict[str, Optional[str]]
+
+
+class Refusal(Exception):
+    """Why the labels are not changed, in one line."""
+
+
+def shown(labels: Dict[str, str], asked: List[str]) -> Dict[str, str]:
+    """Pure. The labels that the module speaks of."""
+    return {name: value for name, value in sorted(labels.items()) if name.startswith(PREFIX) or name in asked}
+
+
+def changes(labels: Dict[str, str], wanted: Labels) -> Labels:
+    """Pure. Those of ``wanted`` that differ from ``labels``."""
+    return {name: value for name, value in sorted(wanted.items()) if labels.get(name) != value}
+
+
+def compare(labels: Dict[str, str], expected: Labels) -> None:
+    """Pure. Raises Refusal when a label is not what was previewed."""
+    for name, value in sorted(expected.items()):
+        if labels.get(name) != value:
+            raise Refusal(
+                "label {} is {} now, and was {} in the preview; nothing was done".format(
+                    name, _word(labels.get(name)), _word(value)
+                )
+            )
+
+
+def make_diff(node: str, before: Dict[str, str], after: Dict[str, str], names: List[str]) -> Dict[str, str]:
+    """Pure."""
+
+    def lines(labels: Dict[str, str]) -> str:
+        return "".join("{}: {}\n".format(name, labels[name]) for name in names if name in labels)
+
+    header = "node {} labels".format(node)
+    return {"before_header": header, "after_header": header, "before": lines(before), "after": lines(after)}
+
+
+def _word(value: Optional[str]) -> str:
+    return "not set" if value is None else repr(value) if value == "" else value
+
+
+class Api:
+    """The node through the Kubernetes API. Every failure becomes a Refusal of one line."""
+
+    def __init__(self, kubeconfig: Optional[str], context: Optional[str], timeout: int) -> None:
+        try:
+            import kubernetes
+        except ImportError as error:
+            raise Refusal("the Python package kubernetes is missing from the interpreter that runs this: {}".format(error)) from None
+        self._kubernetes = kubernetes
+        self.timeout = timeout
+        configuration = kubernetes.client.Configuration()
+        try:
+            kubernetes.config.load_kube_config(
+                config_file=kubeconfig or None, context=context or None, client_configuration=configuration
+            )
+        except Exception as error:  # the loader raises its own, yaml's and OSError
+            where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+            raise Refusal("kubeconfig {}: {}".format(where, _one_line(str(error)))) from None
+        configuration.retries = 1
+        self.server = configuration.host
+        self._core = kubernetes.client.CoreV1Api(kubernetes.client.ApiClient(configuration))
+
+    def read(self, node: str) -> Dict[str, Any]:
+        return self._call("get", node, lambda: self._core.read_node(node, **self._options()))
+
+    def patch(self, node: str, labels: Labels, version: str, dry_run: bool) -> Dict[str, Any]:
+        """Patch ``labels`` if the node still has resource version ``version``."""
+        body = {"metadata": {"resourceVersion": version, "labels": labels}}
+        options = dict(self._options(), field_manager="gpufix")
+        if dry_run:
+            options["dry_run"] = "All"
+        return self._call("patch", node, lambda: self._core.patch_node(node, body, **options))
+
+    def _options(self) -> Dict[str, Any]:
+        return {"_preload_content": False, "_request_timeout": (5, self.timeout)}
+
+    def _call(self, verb: str, node: str, request: Any) -> Dict[str, Any]:
+        try:
+            answer = json.loads(request().data)
+        except self._kubernetes.client.exceptions.ApiException as error:
+            raise self._refusal(verb, node, error) from None
+        except ValueError as error:
+            raise Refusal("{} did not answer in JSON: {}".format(self.server, _one_line(str(error)))) from None
+        except Exception as error:  # urllib3 and ssl have many
+            raise Refusal("the API server {} cannot be reached: {}".format(self.server, _one_line(str(error)))) from None
+        if not isinstance(answer, dict) or answer.get("kind") != "Node":
+            raise Refusal("{} answered with something that is no node".format(self.server))
+        return answer
+
+    def _refusal(self, verb: str, node: str, error: Any) -> Exception:
+        message = ""
+        try:
+            message = _one_line(str(json.loads(error.body).get("message", "")))
+        except (ValueError, TypeError, AttributeError):
+            pass
+        if error.status == 409:
+            return Conflict(message or "conflict")
+        if error.status == 404:
+            return Refusal("there is no node {} in the cluster at {}".format(node, self.server))
+        if error.status in (401, 403):
+            return Refusal("not allowed to {} node {}: {}".format(verb, node, message or error.reason))
+        if not error.status:
+            return Refusal("the API server {} cannot be reached: {}".format(self.server, _one_line(str(error.reason))))
+        return Refusal("{} refused to {} node {}: {} {}".format(self.server, verb, node, error.status, message or error.reason))
+
+
+class Conflict(Refusal):
+    """The node changed between the read and the patch."""
+
+
+def _one_line(text: str, limit: int = 300) -> str:
+    return " ".join(text.split())[:limit]
+
+
+def set_labels(api: Api, params: Dict[str, Any], check: bool) -> Dict[str, Any]:
+    """Read, compare, patch. Tried again when the node changes in between (its status does, every few seconds)."""
+    name, wanted = params["node"], _texts(params["labels"])
+    expected = _texts(params["expect"])
+    asked = list(wanted) + list(expected)
+    for attempt in range(1, ATTEMPTS + 1):
+        node = api.read(name)
+        metadata = node.get("metadata") or {}
+        labels = metadata.get("labels") or {}
+        if params["require_uid"] and metadata.get("uid") != params["require_uid"]:
+            raise Refusal("node {} was deleted and made again since the preview; nothing was done".format(name))
+        compare(labels, expected)
+        before = shown(labels, asked)
+        todo = changes(labels, wanted)
+        result = {"changed": bool(todo), "before": before, "after": before, "uid": metadata.get("uid", "")}
+        if not todo:
+            return result
+        try:
+            answer = api.patch(name, todo, metadata.get("resourceVersion", ""), check)
+        except Conflict as conflict:
+            if attempt == ATTEMPTS:
+                raise Refusal("node {} changes all the time: {}".format(name, conflict)) from None
+            continue
+        labels_after = (answer.get("metadata") or {}).get("labels") or {}
+        wrong = changes(labels_after, todo)
+        if wrong:
+            raise Refusal("the cluster kept label {} as {}".format(list(wrong)[0], _word(labels_after.get(list(wrong)[0]))))
+        result["after"] = shown(labels_after, asked)
+        result["diff"] = make_diff(name, labels, labels_after, list(todo))
+        return result
+    raise Refusal("node {} changes all the time".format(name))
+
+
+def _texts(labels: Dict[str, Any]) -> Labels:
+    return {str(name): None if value is None else str(value) for name, value in (labels or {}).items()}
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "node": {"type": "str", "required": True},
+            "labels": {"type": "dict", "default": {}},
+            "expect": {"type": "dict", "default": {}},
+            "require_uid": {"type": "str", "default": ""},
+            "kubeconfig": {"type": "path"},
+            "context": {"type": "str"},
+            "timeout": {"type": "int", "default": 15},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        api = Api(module.params["kubeconfig"], module.params["context"], module.params["timeout"])
+        result = set_labels(api, module.params, module.check_mode)
+    except Refusal as refusal:
+        text = str(refusal)
+        module.fail_json(msg=text[:1].upper() + text[1:])
+    else:
+        if not result["changed"] and module.params["labels"]:
+            result["msg"] = "the labels are so already"
+        module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,516 @@
+#!/usr/bin/python
+# Copyright the gpufix authors. SPDX-License-Identifier: Apache-2.0
+"""Turns swap off, now and at boot."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: gpufix_swap
+short_description: Turn swap off, now and at every boot
+description:
+  - Finds the swap devices and all that would bring them back at boot, and turns them off.
+  - "First it checks that memory can hold what is swapped out; then, in this order: the services that make swap are
+    disabled, each device is switched off, the swap lines of /etc/fstab are commented, systemd reads its units again,
+    and units that would still bring swap back are masked."
+  - A backup of /etc/fstab is made before anything is changed.
+version_added: "0.1.0"
+options:
+  expect_fstab_sha256:
+    description:
+      - The RV(fstab_sha256) of the preview. When /etc/fstab is not the same any more, nothing is changed.
+    type: str
+    default: ""
+  expect_swaps_sha256:
+    description:
+      - The RV(swaps_sha256) of the preview. When other devices are swap by now, nothing is changed.
+    type: str
+    default: ""
+  swapoff_timeout:
+    description:
+      - Seconds that switching a device off may go on without swap getting smaller. Slow progress is waited for.
+    type: int
+    default: 1800
+  host_root:
+    description:
+      - The folder that stands for C(/). For practice hosts and tests.
+    type: path
+    default: /
+author:
+  - The gpufix authors
+attributes:
+  check_mode:
+    description: Does all the checks and says what would be changed.
+    support: full
+  diff_mode:
+    description: One part each for /etc/fstab, the swap devices, and the units and services.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Turn swap off, now and at boot
+  gpufix_swap:
+"""
+
+RETURN = r"""
+fstab_sha256:
+  description: Digest of /etc/fstab before, empty when there is none.
+  returned: always
+  type: str
+fstab_sha256_after:
+  description: Digest of /etc/fstab after; in check mode what it would be.
+  returned: always
+  type: str
+swaps_sha256:
+  description:
+    - Digest of which devices are swap. The sha256 of their paths as the first column of /proc/swaps writes them (octal
+      escapes kept), sorted, joined by single newlines, without one at the end.
+  returned: always
+  type: str
+backup:
+  description: The copy of /etc/fstab as it was, empty when that is not changed. In check mode where it would be.
+  returned: always
+  type: str
+  sample: /etc/fstab.gpufix-0123456789ab
+devices:
+  description: The swap devices before, with sizes in KiB and priorities.
+  returned: always
+  type: list
+  elements: dict
+  sample: [{path: /swapfile, type: file, size_kib: 262140, used_kib: 28, priority: -2}]
+memory:
+  description: The arithmetic that allows it.
+  returned: when a device is on
+  type: str
+units:
+  description: Units that would bring swap back, with their state before and what is done to each (mask or disable).
+  returned: always
+  type: list
+  elements: dict
+services:
+  description: Services that make swap, with their state before.
+  returned: always
+  type: list
+  elements: dict
+plan:
+  description: What is to be done, in order. Empty when there is nothing to do.
+  returned: always
+  type: list
+  elements: str
+done:
+  description: What was done, in order. It is there after a failure too.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import os
+import subprocess
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpufix_fstab import (
+    FstabChanged,
+    back_up,
+    backup_path,
+    comment_swap,
+    decode,
+    encode,
+    follow,
+    replace_file,
+    sha256,
+    swap_lines,
+    why_not_writable,
+)
+from ansible.module_utils.gpufix_host import Host, kill_group, one_line, show_blocks
+from ansible.module_utils.gpufix_redact import redact
+from ansible.module_utils.gpufix_swaps import (
+    DELETED,
+    SERVICES,
+    Device,
+    Service,
+    SwapUnit,
+    fstab_whats,
+    judge_memory,
+    mib,
+    parse_meminfo,
+    parse_services,
+    parse_swaps,
+    parse_units,
+    swaps_sha256,
+)
+
+FSTAB = "/etc/fstab"
+OWN_UNITS = "/etc/systemd/system/"
+
+
+class Refusal(Exception):
+    """Why swap is not turned off; nothing was changed yet, or ``done`` says what was."""
+
+
+class World(NamedTuple):
+    """Swap and what makes it, as read at one moment. ``fstab`` is None where there is no such file."""
+
+    devices: List[Device]
+    fstab: Optional[bytes]
+    units: List[SwapUnit]
+    services: List[Service]
+
+
+def read_world(host: Host) -> World:
+    """Raises Refusal where something cannot be read: unknown is not off."""
+    swaps = host.read("/proc/swaps")
+    if swaps.text is None:
+        if host.exists("/proc/meminfo") and not host.exists("/proc/swaps"):
+            devices: List[Device] = []  # a kernel without swap
+        else:
+            raise Refusal("which devices are swap is not known: {}".format(swaps.why))
+    else:
+        try:
+            devices = parse_swaps(swaps.text)
+        except ValueError as error:
+            raise Refusal(str(error)) from None
+    try:
+        with open(follow(host.path(FSTAB), host.root), "rb") as stream:
+            fstab: Optional[bytes] = stream.read()
+    except FileNotFoundError:
+        fstab = None
+    except OSError as error:
+        raise Refusal("{} cannot be read: {}".format(FSTAB, error.strerror or error)) from None
+    return World(devices, fstab, read_units(host, fstab), read_services(host))
+
+
+def read_units(host: Host, fstab: Optional[bytes]) -> List[SwapUnit]:
+    done = host.run(
+        [
+            "systemctl",
+            "show",
+            "*.swap",
+            "--all",
+            "-p",
+            "Id,What,FragmentPath,ActiveState,UnitFileState,LoadState,SourcePath,Documentation",
+        ]
+    )
+    if done.why:
+        raise Refusal("what brings swap back at boot is not known: {}".format(done.why))
+    return parse_units(show_blocks(done.out), fstab_whats(swap_lines(decode(fstab or b""))))
+
+
+def read_services(host: Host) -> List[Service]:
+    done = host.run(["systemctl", "show"] + list(SERVICES) + ["-p", "Id,LoadState,ActiveState,UnitFileState"])
+    if done.why:
+        raise Refusal("which services make swap is not known: {}".format(done.why))
+    return parse_services(show_blocks(done.out))
+
+
+# --- what is to be done --------------------------------------------------------------------------------------------------
+
+
+class UnitAction(NamedTuple):
+    """How a unit is kept from bringing swap back. ``verb`` is mask | disable | set-aside.
+
+    systemd masks no unit whose file lies in /etc/systemd/system: such a one is disabled, or, where it has nothing to
+    disable, its file is renamed and then it is masked.
+    """
+
+    unit: SwapUnit
+    verb: str
+
+    @property
+    def moved_to(self) -> str:
+        return self.unit.fragment + ".gpufix-aside" if self.verb == "set-aside" else ""
+
+    def describe(self) -> Dict[str, str]:
+        return {
+            "unit": self.unit.name,
+            "origin": self.unit.origin,
+            "unit_file_state": self.unit.file_state,
+            "fragment": self.unit.fragment,
+            "action": self.verb,
+            "moved_to": self.moved_to,
+        }
+
+
+class Plan(NamedTuple):
+    devices: List[Device]
+    memory: str
+    new_fstab: Optional[bytes]
+    services: List[Service]
+    units: List[UnitAction]
+
+    def steps(self) -> List[str]:
+        steps = []
+        if self.new_fstab is not None:
+            steps.append("back up {}".format(FSTAB))
+        steps += ["disable and stop {}".format(service.name) for service in self.services]
+        steps += ["swapoff {}".format(device.name) for device in self.devices]
+        if self.new_fstab is not None:
+            steps.append("comment the swap lines of {}".format(FSTAB))
+        if self.new_fstab is not None or self.units:
+            steps.append("systemctl daemon-reload")
+        steps += ["{} {}".format(action.verb, action.unit.name) for action in self.units]
+        return steps
+
+
+def make_plan(world: World, memory: Dict[str, int], overcommit: Optional[int]) -> Plan:
+    """Pure. What turns swap off in ``world``. Raises Refusal where that must not or cannot be done."""
+    arithmetic = ""
+    if world.devices:
+        for device in world.devices:
+            if DELETED in device.path:
+                raise Refusal(
+                    "the swap file {} was deleted while it is in use: it cannot be switched off by its path, only a "
+                    "reboot ends it".format(device.name)
+                )
+        enough, arithmetic = judge_memory(world.devices, memory, overcommit)
+        if not enough:
+            raise Refusal("swap stays on: {}".format(arithmetic))
+    new_fstab = None
+    if world.fstab is not None:
+        edited = encode(comment_swap(decode(world.fstab)))
+        new_fstab = edited if edited != world.fstab else None
+    return Plan(
+        world.devices,
+        arithmetic,
+        new_fstab,
+        [service for service in world.services if service.makes_swap],
+        [UnitAction(unit, choose_verb(unit)) for unit in world.units if unit.returns_at_boot],
+    )
+
+
+def choose_verb(unit: SwapUnit) -> str:
+    """Pure."""
+    if not unit.fragment.startswith(OWN_UNITS):
+        return "mask"
+    return "disable" if unit.file_state in ("enabled", "enabled-runtime") else "set-aside"
+
+
+def make_diff(world: World, plan: Plan) -> List[Dict[str, str]]:
+    """Pure. What Ansible shows: fstab as text, then the devices, then the units and services."""
+    parts = []
+    if plan.new_fstab is not None and world.fstab is not None:
+        parts.append(_part(FSTAB, _shown(world.fstab), _shown(plan.new_fstab)))
+    if plan.devices:
+        head = "# {}\n".format(plan.memory)
+        lines = [
+            "{} ({}, {}, {} used, priority {})\n".format(
+                device.name, device.kind, mib(device.size_kib), mib(device.used_kib), device.priority
+            )
+            for device in plan.devices
+        ]
+        parts.append(_part("swap devices", head + "".join(lines), head))
+    before, after = [], []
+    for service in plan.services:
+        before.append("{}: {}, {}\n".format(service.name, service.enabled, service.active or "unknown"))
+        after.append("{}: disabled, inactive\n".format(service.name))
+    for action in plan.units:
+        before.append("{}: {} ({})\n".format(action.unit.name, action.unit.file_state or "loaded", action.unit.origin))
+        after.append("{}: {}\n".format(action.unit.name, "disabled" if action.verb == "disable" else "masked"))
+        if action.moved_to:
+            before.append("{}\n".format(action.unit.fragment))
+            after.append("{}\n".format(action.moved_to))
+    if before:
+        parts.append(_part("units that make swap at boot", "".join(before), "".join(after)))
+    return parts
+
+
+def _part(header: str, before: str, after: str) -> Dict[str, str]:
+    return {"before_header": header, "after_header": header, "before": before, "after": after}
+
+
+def _shown(data: bytes) -> str:
+    return redact(data.decode("utf-8", "replace"))
+
+
+# --- doing it ------------------------------------------------------------------------------------------------------------
+
+
+def apply_plan(host: Host, world: World, plan: Plan, patience: float, done: List[str]) -> None:
+    """Carry out ``plan``, adding to ``done`` what is done. Raises Refusal or OSError at the first thing that fails."""
+    fstab_path = host.path(FSTAB)
+    if plan.new_fstab is not None and world.fstab is not None:
+        backup = back_up(fstab_path, world.fstab, host.root)
+        done.append("backed {} up to {}".format(FSTAB, _as_host(host, backup)))
+    for service in plan.services:  # before swapoff: one that makes swap while it runs would make it again
+        verb = ["stop"] if service.enabled.startswith("masked") else ["disable", "--now"]
+        _must(host.run(["systemctl"] + verb + [service.name], patience).why)
+        done.append("disabled and stopped {}".format(service.name))
+    for device in plan.devices:
+        left = parse_swaps(host.read("/proc/swaps").text or "") if plan.services or done else plan.devices
+        if device.path not in {other.path for other in left}:
+            done.append("{} is off already".format(device.name))
+            continue
+        enough, arithmetic = judge_memory(left, *read_memory(host))
+        if not enough:
+            raise Refusal("{} stays on: {}".format(device.name, arithmetic))
+        switch_off(host, device, patience)
+        done.append("switched {} off".format(device.name))
+    if plan.new_fstab is not None and world.fstab is not None:
+        replace_file(fstab_path, plan.new_fstab, world.fstab, host.root)
+        done.append("commented the swap lines of {}".format(FSTAB))
+    if plan.new_fstab is not None or plan.units:
+        _must(host.run(["systemctl", "daemon-reload"], 120).why)
+        done.append("systemd read its units again")
+    for action in plan.units:
+        _act(host, action)
+        done.append("{} {}".format({"mask": "masked", "disable": "disabled"}.get(action.verb, "set aside and masked"), action.unit.name))
+
+
+def _act(host: Host, action: UnitAction) -> None:
+    if action.verb == "set-aside":
+        if os.path.lexists(host.path(action.moved_to)):
+            raise Refusal("{} exists already, so {} cannot be set aside".format(action.moved_to, action.unit.fragment))
+        os.rename(host.path(action.unit.fragment), host.path(action.moved_to))
+    verb = "disable" if action.verb == "disable" else "mask"
+    _must(host.run(["systemctl", verb, action.unit.name], 60).why)
+
+
+def _must(why: str) -> None:
+    if why:
+        raise Refusal(why)
+
+
+def _as_host(host: Host, path: str) -> str:
+    """``path`` as the host itself calls it."""
+    return path if host.root == "/" else "/" + os.path.relpath(path, host.root)
+
+
+def switch_off(host: Host, device: Device, patience: float) -> None:
+    """swapoff one device. It may take many minutes; it is given up when nothing moved for ``patience`` seconds."""
+    try:
+        process = subprocess.Popen(
+            ["swapoff", device.name],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=host.environment(),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise Refusal("swapoff: {}".format(error.strerror or error)) from None
+    used, moved = device.used_kib, time.monotonic()
+    wait = 0.05
+    while True:
+        try:
+            _out, err = process.communicate(timeout=wait)
+            break
+        except subprocess.TimeoutExpired:
+            wait = min(1.0, wait * 2)
+        now = _used(host, device.path)
+        if now < used:
+            used, moved = now, time.monotonic()
+        elif time.monotonic() - moved > patience:
+            kill_group(process)
+            raise Refusal("swapoff {} was given up: {} in it, and no progress in {:g} s".format(device.name, mib(used), patience))
+    words = one_line(err.decode("utf-8", "replace"))
+    if process.returncode != 0:
+        raise Refusal("swapoff {}: {}".format(device.name, words or "ended with status {}".format(process.returncode)))
+    if _used(host, device.path) >= 0:
+        raise Refusal("swapoff {} said that it worked, and /proc/swaps still lists it".format(device.name))
+
+
+def _used(host: Host, path: str) -> int:
+    """KiB in use of a device, -1 when it is no swap any more."""
+    for device in parse_swaps(host.read("/proc/swaps").text or ""):
+        if device.path == path:
+            return device.used_kib
+    return -1
+
+
+def read_memory(host: Host) -> Tuple[Dict[str, int], Optional[int]]:
+    """What judge_memory wants: /proc/meminfo and vm.overcommit_memory."""
+    word = host.word("/proc/sys/vm/overcommit_memory")
+    return parse_meminfo(host.read("/proc/meminfo").text or ""), int(word) if word.isdigit() else None
+
+
+def judge_end(host: Host, world: World) -> None:
+    """Raises Refusal when swap is still on, or would still come back, after all is done."""
+    now = read_world(host)
+    if now.devices:
+        raise Refusal("swap is on again: {}".format(", ".join(device.name for device in now.devices)))
+    units = read_units(host, world.fstab)
+    back = [unit.name for unit in units if unit.returns_at_boot] + [one.name for one in now.services if one.makes_swap]
+    if back:
+        raise Refusal("{} would still make swap at boot; preview and run this again".format(", ".join(back)))
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "expect_fstab_sha256": {"type": "str", "default": ""},
+            "expect_swaps_sha256": {"type": "str", "default": ""},
+            "swapoff_timeout": {"type": "int", "default": 1800},
+            "host_root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    host = Host(module.params["host_root"])
+    result: Dict[str, Any] = {"changed": False, "done": [], "plan": []}
+    try:
+        world = read_world(host)
+        result.update(_describe_world(host, world))
+        _compare(module.params, result)
+        plan = make_plan(world, *read_memory(host))
+        result.update(_describe_plan(host, world, plan))
+        if plan.new_fstab is not None:
+            _must(why_not_writable(host.path(FSTAB), host.root))
+    except Refusal as refusal:
+        module.fail_json(**dict(result, msg=_sentence(refusal)))
+    if not plan.steps():
+        module.exit_json(msg="no swap is on and none would come back at boot", **result)
+    result["diff"] = make_diff(world, plan)
+    result["changed"] = True
+    if module.check_mode:
+        module.exit_json(**result)
+    try:
+        apply_plan(host, world, plan, float(module.params["swapoff_timeout"]), result["done"])
+        judge_end(host, world)
+    except (Refusal, FstabChanged, OSError, ValueError) as error:
+        done = "; done before that: {}".format(", ".join(result["done"])) if result["done"] else "; nothing was changed"
+        module.fail_json(**dict(result, changed=bool(result["done"]), msg=_sentence(error) + done))
+    module.exit_json(**result)
+
+
+def _sentence(error: Exception) -> str:
+    text = one_line(str(error), 600)
+    return text[:1].upper() + text[1:]
+
+
+def _describe_world(host: Host, world: World) -> Dict[str, Any]:
+    return {
+        "fstab_sha256": "" if world.fstab is None else sha256(world.fstab),
+        "fstab_sha256_after": "" if world.fstab is None else sha256(world.fstab),
+        "swaps_sha256": swaps_sha256(world.devices),
+        "devices": [device.as_dict() for device in world.devices],
+        "backup": "",
+        "units": [],
+        "services": [],
+    }
+
+
+def _describe_plan(host: Host, world: World, plan: Plan) -> Dict[str, Any]:
+    more: Dict[str, Any] = {
+        "plan": plan.steps(),
+        "units": [action.describe() for action in plan.units],
+        "services": [
+            {"service": service.name, "enabled": service.enabled, "active": service.active} for service in plan.services
+        ],
+    }
+    if plan.memory:
+        more["memory"] = plan.memory
+    if plan.new_fstab is not None and world.fstab is not None:
+        more["fstab_sha256_after"] = sha256(plan.new_fstab)
+        more["backup"] = _as_host(host, backup_path(follow(host.path(FSTAB), host.root), world.fstab))
+    return more
+
+
+def _compare(params: Dict[str, Any], result: Dict[str, Any]) -> None:
+    for name, what in (("fstab_sha256", FSTAB), ("swaps_sha256", "the set of swap devices")):
+        expected = params["expect_" + name]
+        if expected and expected != result[name]:
+            raise Refusal("{} changed since the preview; nothing was done".format(what))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+import sys
+
+from gpufix.cli import main
+
+sys.exit(main())

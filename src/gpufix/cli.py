@@ -1,0 +1,190 @@
+"""Arguments -> workflow. The only place where an error becomes an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from gpufix import workflow
+from gpufix.errors import ExitStatus, GpufixError
+from gpufix.session import Reading, Session
+from gpufix.text import did_you_mean, safe
+from gpufix.ui import TerminalUi, style_for
+from gpufix.world import prompts
+from gpufix.world.cluster import ClusterAccess
+from gpufix.world.interrupts import Interrupts
+from gpufix.world.playbooks import Access
+
+UNATTENDED = (
+    "run it in a terminal; without one, gpufix diagnose NODE -o json reads the node, "
+    "and each playbook under playbooks/ runs alone"
+)
+_DNS_1123 = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise GpufixError(message, f"see {self.prog} --help")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="gpufix",
+        description="Brings a dead GPU node back, step by step, without killing what still runs on its card.",
+    )
+    parser.add_argument("--version", action="version", version=f"gpufix {version('gpufix')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+
+    diagnose = commands.add_parser("diagnose", help="say why a node is dead, changing nothing")
+    _node(diagnose)
+    _access(diagnose)
+    diagnose.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+    diagnose.add_argument("--snapshot", metavar="DIR", type=Path, help="read this captured folder; no cluster, no host")
+    diagnose.add_argument("--exit-code", action="store_true", help="exit with 3 unless the node is positively healthy")
+
+    recover = commands.add_parser("recover", help="walk a node back to life, with a gate before each change")
+    _node(recover)
+    _access(recover)
+
+    capture = commands.add_parser("capture", help="write what diagnose reads into a folder, without secrets")
+    _node(capture)
+    _access(capture)
+    capture.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="a new folder")
+    return parser
+
+
+def _node(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("node", metavar="NODE", help="the node's name in Kubernetes")
+
+
+def _access(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", help="the node's name in the inventory, where it is another one")
+    parser.add_argument(
+        "-i", "--inventory", action="append", default=[], help="Ansible inventory; default: what ansible.cfg says"
+    )
+    parser.add_argument("--kubeconfig", default="", help="default: KUBECONFIG, then ~/.kube/config")
+    parser.add_argument("--context", default="", help="context of the kubeconfig")
+    parser.add_argument(
+        "-K", "--ask-become-pass", action="store_true", help="ask for the sudo password; it is never stored"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run gpufix. Returns the exit status; never raises for bad input."""
+    try:
+        return int(_run(build_parser().parse_args(argv)))
+    except GpufixError as error:
+        _complain(error)
+        return int(error.exit_status)
+    except (KeyboardInterrupt, prompts.Interrupted):
+        sys.stderr.write("gpufix: interrupted\n")
+        return int(ExitStatus.INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitStatus.OK)
+    except Exception as error:
+        if os.environ.get("GPUFIX_DEBUG"):
+            traceback.print_exc()
+        words = safe(" ".join(str(error).split()), limit=300)
+        sys.stderr.write(f"gpufix: internal error: {type(error).__name__}: {words}\n")
+        sys.stderr.write(
+            "  This is a defect of gpufix. GPUFIX_DEBUG=1 shows where; the run's journal holds what was done.\n"
+        )
+        return int(ExitStatus.INTERNAL)
+
+
+def _complain(error: GpufixError) -> None:
+    sys.stderr.write(f"gpufix: {safe(error.message, limit=600)}\n")
+    if error.hint:
+        sys.stderr.write(f"  {safe(error.hint, limit=600)}\n")
+
+
+def _run(arguments: argparse.Namespace) -> ExitStatus:
+    _check_node_name(arguments.node)
+    if arguments.host is not None:
+        _check_host_name(arguments.host)
+    if arguments.command == "recover":
+        prompts.check_terminal(UNATTENDED)
+        return _recover(arguments)
+    reading = _read(arguments)
+    if arguments.command == "capture":
+        workflow.capture(reading, arguments.output)
+        sys.stderr.write(
+            f"captured {arguments.node} into {arguments.output}: "
+            f"{len(reading.snapshot.files)} files, {len(reading.snapshot.unread)} not read\n"
+        )
+        return ExitStatus.OK
+    print(workflow.diagnosis_text(reading, style_for(sys.stdout), arguments.output == "json"))
+    return ExitStatus.DECLINED if arguments.exit_code and workflow.sick(reading) else ExitStatus.OK
+
+
+def _read(arguments: argparse.Namespace) -> Reading:
+    if getattr(arguments, "snapshot", None) is not None:
+        return workflow.read_folder(arguments.snapshot, arguments.node)
+    session = _session(arguments)
+    reading = session.read()
+    session.ui.progress("")
+    workflow.require_one(reading)
+    return reading
+
+
+def _recover(arguments: argparse.Namespace) -> ExitStatus:
+    ui = TerminalUi()
+    notice = "Stopping after this step, as asked. Once more kills it, and its state will not be known."
+    with Interrupts(lambda: ui.say(["", notice])) as interrupts:
+        session = _session(arguments, ui, interrupts)
+        return workflow.recover(session, interrupts)
+
+
+def _session(
+    arguments: argparse.Namespace, ui: TerminalUi | None = None, interrupts: Interrupts | None = None
+) -> Session:
+    for inventory in arguments.inventory:
+        if not inventory.endswith(",") and not Path(inventory).exists():
+            raise GpufixError(f"no inventory {inventory!r}", _near_files(inventory))
+    if arguments.kubeconfig and not Path(arguments.kubeconfig).expanduser().is_file():
+        raise GpufixError(f"no kubeconfig {arguments.kubeconfig!r}", _near_files(arguments.kubeconfig))
+    password = prompts.ask_password("sudo password on the node: ") if arguments.ask_become_pass else None
+    access = Access(tuple(_absolute(inventory) for inventory in arguments.inventory), password)
+    kubeconfig = str(Path(arguments.kubeconfig).expanduser().resolve()) if arguments.kubeconfig else ""
+    return Session(
+        arguments.node,
+        arguments.host or arguments.node,
+        access,
+        ClusterAccess(kubeconfig, arguments.context),
+        ui or TerminalUi(),
+        kill=(lambda: interrupts.kill) if interrupts is not None else (lambda: False),
+    )
+
+
+def _absolute(inventory: str) -> str:
+    return inventory if inventory.endswith(",") else str(Path(inventory).resolve())
+
+
+def _near_files(path: str) -> str:
+    folder = Path(path).expanduser().parent
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return did_you_mean(Path(path).name, names) if names else f"there is no folder {folder}"
+
+
+def _check_node_name(name: str) -> None:
+    if not _DNS_1123.fullmatch(name):
+        raise GpufixError(
+            f"{name!r} is no node name",
+            "a node is named in lower-case letters, digits, '-' and '.' (DNS-1123), such as omen2",
+        )
+
+
+def _check_host_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.:-]{0,250}[A-Za-z0-9_])?", name):
+        raise GpufixError(f"{name!r} is no inventory host name", "give one host, not a pattern")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

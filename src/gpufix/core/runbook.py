@@ -1,0 +1,293 @@
+"""Reads a runbook: YAML text -> Runbook, with every mistake named by file, line and the nearest right word. Pure.
+
+A runbook is data and cannot become a language: its conditions are ``all`` / ``any`` / ``not`` over named observations
+(``core.observations``), findings (root cause ids) and answers. Real logic lives in a playbook.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jsonschema
+import yaml
+
+from gpufix.errors import ExitStatus, GpufixError
+from gpufix.text import did_you_mean
+
+Scalar = str | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class FromAnswer:
+    """A value that is the answer to a question."""
+
+    question: str
+
+
+Value = Scalar | FromAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """``kind`` is observation | finding | answer. ``op`` is ``is`` or ``at_least``."""
+
+    kind: str
+    name: str
+    op: str
+    value: Value
+    because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``op`` is all | any | not (one part)."""
+
+    op: str
+    parts: tuple[Condition, ...]
+
+
+Condition = Leaf | Group
+ALWAYS = Group("all", ())
+NEVER = Group("any", ())
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    value: str
+    label: str
+    consequence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    id: str
+    ask: str
+    default: str
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunbookStep:
+    """One step as written. ``timeout`` and ``stable_for`` are seconds; ``playbook`` empty: the step only observes."""
+
+    id: str
+    title: str
+    why: str
+    done_when: Condition
+    timeout: int
+    when: Condition = ALWAYS
+    requires: Condition = ALWAYS
+    playbook: str = ""
+    variables: Mapping[str, Value] = field(default_factory=dict)
+    stable_for: int = 0
+    if_late: str = ""
+    skippable: bool = False
+    destructive: Condition = NEVER
+    irreversible: str = ""
+    risk: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Runbook:
+    id: str
+    title: str
+    summary: str
+    fits: Condition
+    questions: tuple[Question, ...]
+    steps: tuple[RunbookStep, ...]
+    digest: str = ""
+    """SHA-256 of the file's text, filled in by the caller that read it."""
+
+
+def load_runbook(
+    text: str,
+    *,
+    file: str,
+    schema: Mapping[str, Any],
+    observations: Sequence[str],
+    findings: Sequence[str],
+    playbooks: Sequence[str],
+) -> Runbook:
+    """The runbook in ``text``. ``observations``, ``findings`` and ``playbooks`` are the names that exist.
+
+    Raises GpufixError (exit status 2) with ``file:line`` for broken YAML, a schema violation or an unknown name.
+    """
+    data, lines = _compose(text, file)
+    errors = sorted(
+        jsonschema.Draft202012Validator(schema).iter_errors(data), key=lambda error: list(map(str, error.path))
+    )
+    if errors:
+        raise _schema_error(_deepest(errors[0]), file, lines)
+    book = _runbook(data)
+    _check_names(book, data, file, lines, observations, findings, playbooks)
+    return book
+
+
+Path = tuple[str | int, ...]
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses what would otherwise be lost in silence: the same key twice."""
+
+
+def _compose(text: str, file: str) -> tuple[Any, dict[Path, int]]:
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+        if root is None:
+            raise GpufixError(f"{file}:1: the runbook is empty", "a runbook needs at least id, title, fits and steps")
+        lines: dict[Path, int] = {}
+        _walk(root, (), lines, file)
+        return yaml.load(text, Loader=_Loader), lines
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else 1
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise GpufixError(f"{file}:{line}: not valid YAML: {problem}", "mend the file and run it again") from None
+
+
+def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], file: str) -> None:
+    lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            name = str(key.value)
+            if name in seen:
+                raise GpufixError(f"{file}:{key.start_mark.line + 1}: key {name!r} stands twice", "keep one of them")
+            seen.add(name)
+            lines[(*path, name)] = key.start_mark.line + 1
+            _walk(value, (*path, name), lines, file)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            _walk(value, (*path, index), lines, file)
+
+
+def _deepest(error: jsonschema.ValidationError) -> jsonschema.ValidationError:
+    """The most telling error below a oneOf / anyOf: the one in the branch that went furthest."""
+    while error.context:
+        error = max(error.context, key=lambda e: (len(e.absolute_path), e.validator == "additionalProperties"))
+    return error
+
+
+def _schema_error(error: jsonschema.ValidationError, file: str, lines: Mapping[Path, int]) -> GpufixError:
+    path: Path = tuple(error.absolute_path)
+    where = ".".join(str(part) for part in path) or "top level"
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        allowed = list(error.schema["properties"]) if isinstance(error.schema, dict) else []
+        unknown = sorted(key for key in error.instance if key not in allowed)
+        line = lines.get((*path, unknown[0]), lines.get(path, 1))
+        return GpufixError(f"{file}:{line}: unknown key {unknown[0]!r} in {where}", did_you_mean(unknown[0], allowed))
+    line = lines.get(path, lines.get(path[:-1], 1))
+    return GpufixError(
+        f"{file}:{line}: {where}: {error.message[:200]}", "see the runbook schema: gpufix/data/runbook.schema.json"
+    )
+
+
+def _condition(data: Any) -> Condition:
+    for op in ("all", "any"):
+        if op in data:
+            return Group(op, tuple(_condition(part) for part in data[op]))
+    if "not" in data:
+        return Group("not", (_condition(data["not"]),))
+    kind = next(kind for kind in ("observation", "finding", "answer") if kind in data)
+    op = "is" if "is" in data else "at_least"
+    return Leaf(kind, data[kind], op, _value(data[op]), data.get("because", ""))
+
+
+def _value(data: Any) -> Value:
+    return FromAnswer(data["answer"]) if isinstance(data, dict) else data
+
+
+def _runbook(data: Mapping[str, Any]) -> Runbook:
+    return Runbook(
+        id=data["id"],
+        title=data["title"],
+        summary=_fold(data["summary"]),
+        fits=_condition(data["fits"]),
+        questions=tuple(
+            Question(
+                q["id"],
+                q["ask"],
+                q["default"],
+                tuple(Choice(c["value"], c["label"], _fold(c["consequence"])) for c in q["choices"]),
+            )
+            for q in data["questions"]
+        ),
+        steps=tuple(_step(step) for step in data["steps"]),
+    )
+
+
+def _step(data: Mapping[str, Any]) -> RunbookStep:
+    destructive = data.get("destructive", False)
+    return RunbookStep(
+        id=data["id"],
+        title=data["title"],
+        why=_fold(data["why"]),
+        done_when=_condition(data["done_when"]),
+        timeout=data["timeout"],
+        when=_condition(data["when"]) if "when" in data else ALWAYS,
+        requires=_condition(data["requires"]) if "requires" in data else ALWAYS,
+        playbook=data.get("playbook", ""),
+        variables={name: _value(value) for name, value in data.get("vars", {}).items()},
+        stable_for=data.get("stable_for", 0),
+        if_late=_fold(data.get("if_late", "")),
+        skippable=data.get("skippable", False),
+        destructive=(ALWAYS if destructive else NEVER) if isinstance(destructive, bool) else _condition(destructive),
+        irreversible=_fold(data.get("irreversible", "")),
+        risk=_fold(data.get("risk", "")),
+    )
+
+
+def _fold(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def _check_names(
+    book: Runbook,
+    data: Any,
+    file: str,
+    lines: Mapping[Path, int],
+    observations: Sequence[str],
+    findings: Sequence[str],
+    playbooks: Sequence[str],
+) -> None:
+    known = {"observation": observations, "finding": findings, "answer": [q.id for q in book.questions]}
+    choices = {q.id: [choice.value for choice in q.choices] for q in book.questions}
+
+    def fail(path: Path, message: str, hint: str) -> GpufixError:
+        return GpufixError(f"{file}:{lines.get(path, 1)}: {message}", hint, ExitStatus.USAGE)
+
+    def visit(value: Any, path: Path) -> None:
+        if isinstance(value, dict):
+            for kind, names in known.items():
+                name = value.get(kind)
+                if isinstance(name, str) and name not in names:
+                    raise fail((*path, kind), f"unknown {kind} {name!r}", did_you_mean(name, names))
+            asked, wanted = value.get("answer"), value.get("is")
+            if isinstance(asked, str) and isinstance(wanted, str) and wanted not in choices[asked]:
+                raise fail((*path, "is"), f"{wanted!r} is no choice of {asked!r}", did_you_mean(wanted, choices[asked]))
+            for key, part in value.items():
+                visit(part, (*path, key))
+        elif isinstance(value, list):
+            for index, part in enumerate(value):
+                visit(part, (*path, index))
+
+    visit(data, ())
+    for index, question in enumerate(book.questions):
+        if question.default not in choices[question.id]:
+            raise fail(
+                ("questions", index, "default"),
+                f"default {question.default!r} is no choice",
+                did_you_mean(question.default, choices[question.id]),
+            )
+    seen: set[str] = set()
+    for index, step in enumerate(book.steps):
+        if step.id in seen:
+            raise fail(("steps", index, "id"), f"step {step.id!r} stands twice", "every step has an id of its own")
+        seen.add(step.id)
+        if step.playbook and step.playbook not in playbooks:
+            raise fail(
+                ("steps", index, "playbook"), f"no playbook {step.playbook!r}", did_you_mean(step.playbook, playbooks)
+            )

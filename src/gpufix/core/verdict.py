@@ -1,0 +1,223 @@
+"""The two verdicts, always both: the node, and the VMs. Pure.
+
+The node is well when every check holds on one fresh read; a check that could not be made keeps it from being called
+well. That a node is Ready is one check among several: Ready comes before the taint goes and before the GPU is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpufix.core.invariants import boot_sources
+from gpufix.core.observations import observe
+from gpufix.core.workload import CONTAINER, NO_WORKLOAD, VM_PASSTHROUGH, effective_workload
+from gpufix.model import AffectedVm, Diagnosis, Evidence, Facts, Observation
+
+
+class Health(StrEnum):
+    WELL = "well"
+    SICK = "sick"
+    UNKNOWN = "unknown"
+
+
+class VmHealth(StrEnum):
+    RUNNING = "running"
+    WAITING = "waiting"
+    NONE = "none"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that belongs to a well node. ``holds`` None: it could not be read."""
+
+    id: str
+    holds: bool | None
+    text: str
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """``reboot_proof`` None: it could not be shown (``reboot_text`` says why)."""
+
+    health: Health
+    checks: tuple[Check, ...]
+    reboot_proof: bool | None
+    reboot_text: str
+
+    @property
+    def open_checks(self) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if not check.holds)
+
+
+@dataclass(frozen=True, slots=True)
+class VmVerdict:
+    """``announced``: the VMs wait because of a choice that said so beforehand, not because the recovery failed."""
+
+    health: VmHealth
+    text: str
+    waiting: tuple[AffectedVm, ...] = ()
+    announced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    node: NodeVerdict
+    vms: VmVerdict
+
+
+def judge(facts: Facts, diagnosis: Diagnosis, target: str = "") -> Verdicts:
+    """Both verdicts over ``facts``. ``target`` is the workload a recovery was for; empty: what the label asks for."""
+    return Verdicts(judge_node(facts, target), judge_vms(facts, diagnosis, target))
+
+
+def judge_node(facts: Facts, target: str = "") -> NodeVerdict:
+    mode = target or _mode(facts)
+    checks = [
+        _check(
+            facts, "kubelet-active", "kubelet.running", lambda v: v is True,
+            "the kubelet's unit is active", "the kubelet's unit is not running",
+        ),
+        _check(facts, "node-ready", "node.ready", lambda v: v == "True", "the node is Ready", "the node is not Ready"),
+        _check(
+            facts, "taint-gone", "node.unreachable_taint", lambda v: v is False,
+            "no unreachable or not-ready taint", "an unreachable or not-ready taint still stands",
+        ),
+        _swap_check(facts),
+        *_gpu_checks(facts, mode),
+    ]  # fmt: skip
+    holds = [check.holds for check in checks]
+    health = Health.SICK if False in holds else Health.UNKNOWN if None in holds else Health.WELL
+    proof, text = _reboot(facts)
+    return NodeVerdict(health, tuple(checks), proof, text)
+
+
+def _mode(facts: Facts) -> str:
+    if facts.node.value is None:
+        return ""
+    return effective_workload(facts.node.value, facts.cluster_policy).value or ""
+
+
+def _check(facts: Facts, id: str, name: str, good: Callable[[object], bool], well: str, sick: str) -> Check:
+    seen = observe(name, facts)
+    if not seen.known:
+        return Check(id, None, f"{sick.split(' is ')[0]}: not known, {seen.unknown}", seen.evidence)
+    holds = good(seen.value)
+    return Check(id, holds, well if holds else sick, seen.evidence)
+
+
+def _swap_check(facts: Facts) -> Check:
+    if facts.swap_allowed.value is True:
+        return Check("swap-off", True, "the kubelet is set to allow swap", facts.swap_allowed.evidence)
+    return _check(
+        facts,
+        "swap-off",
+        "swap.active",
+        lambda v: v is False,
+        "swap is off",
+        "swap is on and the kubelet does not allow it",
+    )
+
+
+def _gpu_checks(facts: Facts, mode: str) -> list[Check]:
+    node = facts.node.value
+    if node is not None and not any(key.startswith("nvidia.com/") for key in (*node.labels, *node.capacity)):
+        return []
+    if mode in ("", NO_WORKLOAD):
+        return []
+    name = "gpu.passthrough_allocatable" if mode == VM_PASSTHROUGH else "gpu.container_allocatable"
+    if mode not in (CONTAINER, VM_PASSTHROUGH):
+        return [Check("gpu-allocatable", None, f"the GPU in {mode} mode is not judged by this version")]
+    seen = observe(name, facts)
+    if not seen.known:
+        return [Check("gpu-allocatable", None, f"the GPU is not known to be allocatable: {seen.unknown}")]
+    if node is not None and node.ready != "True":
+        return [
+            Check(
+                "gpu-allocatable",
+                False,
+                "allocatable is frozen while the node is not Ready, so it proves nothing",
+                seen.evidence,
+            )
+        ]
+    amount = seen.value if isinstance(seen.value, int) else 0
+    text = f"{amount} GPU allocatable in {mode} mode" if amount else f"no GPU is allocatable in {mode} mode"
+    return [Check("gpu-allocatable", amount >= 1, text, seen.evidence)]
+
+
+def _reboot(facts: Facts) -> tuple[bool | None, str]:
+    if facts.swap_allowed.value is True:
+        return True, "the kubelet is set to allow swap"
+    sources: Observation[tuple[str, ...]] = boot_sources(facts)
+    if sources.value:
+        return False, f"swap comes back at boot: {'; '.join(sources.value)}"
+    if not sources.known:
+        return None, f"whether swap comes back at boot is not known: {sources.unknown}"
+    unit = facts.unit.value
+    if unit is not None and unit.unit_file_state in ("disabled", "masked"):
+        return False, f"the kubelet's unit is {unit.unit_file_state}: it does not start at boot"
+    if facts.in_container.value is True:
+        return (
+            None,
+            "nothing found would bring swap back, but this host is a container, where systemd's generators skip swap",
+        )
+    if not facts.in_container.known:
+        return None, "nothing found would bring swap back; whether this host is a container is not known"
+    return True, "nothing brings swap back at boot"
+
+
+def judge_vms(facts: Facts, diagnosis: Diagnosis, target: str = "") -> VmVerdict:
+    """The VMs that want a device of this node. Waiting is announced where the choice of container mode explains it."""
+    waiting = diagnosis.affected
+    if not facts.vms.known and not waiting:
+        return VmVerdict(VmHealth.UNKNOWN, f"the VMs could not be read: {facts.vms.unknown}")
+    if not waiting:
+        gpu_vms = [vm for vm in facts.vms.value or () if vm.devices and vm.wanted]
+        if not gpu_vms:
+            return VmVerdict(VmHealth.NONE, "no VM asks for a GPU")
+        return VmVerdict(VmHealth.RUNNING, f"{_count(len(gpu_vms))} with a GPU, none of them waiting for this node")
+    names = ", ".join(f"{vm.namespace}/{vm.name}" for vm in waiting)
+    mode = target or _mode(facts)
+    if mode == CONTAINER:
+        wanted = ", ".join(sorted({name for vm in waiting for name in vm.resources}))
+        text = f"{names} {_stay(waiting)} unschedulable: {wanted} is offered in vm-passthrough mode only"
+        return VmVerdict(VmHealth.WAITING, text, waiting, announced=bool(target))
+    return VmVerdict(VmHealth.WAITING, f"{names} cannot run yet: {waiting[0].reason}", waiting)
+
+
+def _stay(vms: tuple[AffectedVm, ...]) -> str:
+    return "stays" if len(vms) == 1 else "stay"
+
+
+def _count(number: int) -> str:
+    return f"{number} VM" + ("" if number == 1 else "s")
+
+
+def verdicts_as_data(verdicts: Verdicts) -> Mapping[str, object]:
+    """``verdicts.node`` and ``verdicts.vms`` of the JSON output."""
+    node, vms = verdicts.node, verdicts.vms
+    return {
+        "node": {
+            "status": str(node.health),
+            "checks": [
+                {
+                    "id": check.id,
+                    "holds": check.holds,
+                    "text": check.text,
+                    "evidence": [{"source": e.source, "excerpt": e.excerpt} for e in check.evidence],
+                }
+                for check in node.checks
+            ],
+            "reboot_proof": node.reboot_proof,
+            "reboot_text": node.reboot_text,
+        },
+        "vms": {
+            "status": str(vms.health),
+            "text": vms.text,
+            "announced": vms.announced,
+            "waiting": [f"{vm.namespace}/{vm.name}" for vm in vms.waiting],
+        },
+    }

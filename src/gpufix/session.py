@@ -1,0 +1,197 @@
+"""One node under care: how it is read and how playbooks run on it. Sequencing only; deciding is the core's."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gpufix import resources
+from gpufix.core.diagnose import Signatures, diagnose, load_signatures
+from gpufix.core.fold import PlayResult, Trouble, explain, finish, fold, progress
+from gpufix.core.observations import OBSERVATIONS
+from gpufix.core.parse import parse_snapshot
+from gpufix.core.render.terminal import Style
+from gpufix.core.runbook import Runbook, load_runbook
+from gpufix.errors import ExitStatus, GpufixError
+from gpufix.model import ROOT_CAUSES, Diagnosis, Facts, Snapshot
+from gpufix.text import did_you_mean, redact
+from gpufix.world.cluster import Cluster, ClusterAccess, api_error, read_cluster
+from gpufix.world.host import READ_NODE, inventory_hosts
+from gpufix.world.playbooks import Access, PlaybookRunner
+from gpufix.world.prompts import Option
+from gpufix.world.snapshots import read_live
+
+Variables = Mapping[str, str | int | bool]
+
+
+class Ui(Protocol):
+    """Where a workflow talks and asks. ``progress`` replaces its own last line; an empty text clears it."""
+
+    style: Style
+
+    def say(self, lines: Iterable[str]) -> None: ...
+
+    def progress(self, text: str) -> None: ...
+
+    def ask_choice(self, message: str, options: Sequence[Option], default: str) -> str: ...
+
+    def ask_text(self, message: str) -> str: ...
+
+
+class Clock(Protocol):
+    """Seconds that only go forward, and waiting."""
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at the world, read and judged."""
+
+    snapshot: Snapshot
+    facts: Facts
+    diagnosis: Diagnosis
+
+
+def read_signatures() -> Signatures:
+    return load_signatures(resources.read_text("signatures.yml"))
+
+
+def judge_snapshot(snapshot: Snapshot, signatures: Signatures) -> Reading:
+    facts = parse_snapshot(snapshot)
+    return Reading(snapshot, facts, diagnose(facts, signatures))
+
+
+def read_runbooks() -> list[Runbook]:
+    """All runbooks, checked. Raises GpufixError (status 2) naming file and line."""
+    schema, playbooks = resources.runbook_schema(), resources.playbook_names()
+    books = []
+    for path in resources.runbook_paths():
+        text = path.read_text(encoding="utf-8")
+        book = load_runbook(
+            text,
+            file=str(path),
+            schema=schema,
+            observations=list(OBSERVATIONS),
+            findings=ROOT_CAUSES,
+            playbooks=playbooks,
+        )
+        books.append(replace(book, digest=hashlib.sha256(text.encode()).hexdigest()))
+    return books
+
+
+class Session:
+    """Reads ``node`` from its cluster and, as ``host`` of the inventory, from the machine itself."""
+
+    def __init__(
+        self,
+        node: str,
+        host: str,
+        access: Access,
+        cluster_access: ClusterAccess,
+        ui: Ui,
+        *,
+        kill: Callable[[], bool] = lambda: False,
+        clock: Clock = time,
+    ) -> None:
+        self.node = node
+        self.host = host
+        self.access = access
+        self.cluster_access = cluster_access
+        self.ui = ui
+        self.clock = clock
+        self.runner = PlaybookRunner(access, kill)
+        self.signatures = read_signatures()
+        self._cluster: Cluster | None = None
+
+    def connect(self) -> None:
+        """Load the kubeconfig. Raises GpufixError (status 2) when there is none or it cannot be used."""
+        self._cluster = self._cluster or Cluster(self.cluster_access)
+
+    def read(self) -> Reading:
+        """A fresh look at both sides. Raises GpufixError for a node or a host that does not exist; whatever merely
+        could not be read becomes unknown."""
+        return judge_snapshot(self._checked(read_live(self.node, self._read_cluster, self._read_host)), self.signatures)
+
+    def _read_cluster(self) -> tuple[dict[str, str], dict[str, str]]:
+        if missing := self.cluster_access.missing():
+            return {}, {"cluster": missing}
+        self.connect()
+        assert self._cluster is not None
+        return read_cluster(self._cluster, self.node)
+
+    def _read_host(self) -> tuple[dict[str, str], dict[str, str]]:
+        result = self.run(READ_NODE, self.host, {"gpufix_host": self.host})
+        if result.trouble is Trouble.NO_HOST:
+            return {}, {"host": NO_SUCH_HOST}
+        if not result.ok:
+            return {}, {"host": explain(result, self.host)}
+        files, unread = result.returned("files"), result.returned("unread")
+        if not isinstance(files, Mapping) or not isinstance(unread, Mapping):
+            return {}, {"host": f"reading {self.host} brought nothing back"}
+        return (
+            {f"host/{name}": redact(str(text)) for name, text in files.items()},
+            {f"host/{name}": str(reason) for name, reason in unread.items()},
+        )
+
+    def _checked(self, snapshot: Snapshot) -> Snapshot:
+        nodes = parse_snapshot(snapshot).nodes
+        if nodes.value is not None and self.node not in (names := [node.name for node in nodes.value]):
+            raise GpufixError(f"the cluster has no node {self.node!r}", did_you_mean(self.node, names))
+        if snapshot.unread.get("host") == NO_SUCH_HOST:
+            where = ", ".join(self.access.inventory) or "the inventory that ansible.cfg names"
+            hint = did_you_mean(self.host, inventory_hosts(self.access))
+            raise GpufixError(
+                f"no host {self.host!r} in {where}",
+                f"{hint} Give the inventory with -i, and --host where it calls the node by another name.".strip(),
+            )
+        return snapshot
+
+    def run(self, playbook: str, host: str, variables: Variables, *, check: bool = False) -> PlayResult:
+        """Run one playbook, showing each task as it begins. ``host`` is who must have been processed."""
+
+        def show(event: Mapping[str, object]) -> None:
+            if line := progress(event):
+                self.ui.progress(line)
+
+        run = self.runner.run(resources.playbook_path(playbook), variables, check=check, on_event=show)
+        self.ui.progress("")
+        if run.killed:
+            return PlayResult(
+                False,
+                Trouble.KILLED,
+                "killed while it ran; what it had done by then is not known",
+                fold(run.events).tasks,
+            )
+        return finish(fold(run.events), run.return_code, host)
+
+
+NO_SUCH_HOST = "the inventory has no such host"
+
+
+def require_both(reading: Reading) -> None:
+    """Raises GpufixError (status 7) when a side could not be read: a recovery never acts on half a picture."""
+    unread = reading.snapshot.unread
+    if "cluster" in unread or "cluster/nodes.json" in unread:
+        raise api_error(unread.get("cluster") or unread["cluster/nodes.json"])
+    if "host" in unread:
+        raise host_error(unread["host"])
+
+
+def host_error(reason: str) -> GpufixError:
+    """The error of a recovery whose host cannot be read, with the hint that fits the reason."""
+    words = reason.lower()
+    if reason.startswith("sudo"):
+        hint = "give --ask-become-pass, or let this user run sudo without a password"
+    elif "permission denied" in words or "host key" in words:
+        hint = "the host answers but does not let you in: check the user, the key and known_hosts of your inventory"
+    elif "could not resolve" in words:
+        hint = "set ansible_host for it in your inventory"
+    else:
+        hint = "see that the host is powered on and answers on SSH, then run this again; nothing was changed"
+    return GpufixError(reason, hint, ExitStatus.UNREACHABLE)

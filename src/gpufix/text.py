@@ -1,0 +1,109 @@
+"""Hostile text made safe for a terminal, and small formatting that every renderer shares. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import unicodedata
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+_BIDI = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+
+
+def safe(text: str, *, keep_newlines: bool = False, limit: int = 0) -> str:
+    """``text`` with nothing left that a terminal would obey: control characters, bidi overrides and lone surrogates
+    become visible escapes. Tabs become one space. ``limit`` > 0 cuts to that many characters, with an ellipsis."""
+    out: list[str] = []
+    for char in text:
+        if char == "\n" and keep_newlines:
+            out.append(char)
+        elif char == "\t":
+            out.append("\t" if keep_newlines else " ")
+        elif unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(char) in _BIDI:
+            code = ord(char)
+            out.append(f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+        elif char in "\u200b\u200e\u200f\ufeff":
+            out.append(f"\\u{ord(char):04x}")
+        else:
+            out.append(char)
+    result = "".join(out)
+    if limit and len(result) > limit:
+        return result[: limit - 1] + "…"
+    return result
+
+
+_SECRET = re.compile(
+    r"(?i)(\b(?:password|passwd|token|secret|client-secret|api[-_]?key)\b[\"\']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;\"']+)"
+    r"|(\bbearer\s+)([A-Za-z0-9._~+/=-]{8,})"
+    r"|(eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*)"
+    r"|(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+)
+
+
+def redact(text: str) -> str:
+    """``text`` without what looks like a password, a token or a private key. Used on everything that is stored."""
+
+    def replace(match: re.Match[str]) -> str:
+        if match.group(1):
+            return f"{match.group(1)}(redacted)"
+        if match.group(3):
+            return f"{match.group(3)}(redacted)"
+        if match.group(6):
+            return f"{match.group(6)} (redacted) {match.group(7)}"
+        return "(redacted)"
+
+    return _SECRET.sub(replace, text)
+
+
+def nearest(word: str, choices: Iterable[str], count: int = 3) -> list[str]:
+    """The choices closest to ``word``, best first."""
+    return difflib.get_close_matches(word, list(choices), n=count, cutoff=0.5)
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """``did you mean a, b?`` or, where nothing is near, the first few choices that there are."""
+    pool = sorted(set(choices))
+    near = nearest(word, pool)
+    if near:
+        return f"did you mean {', '.join(near)}?"
+    if not pool:
+        return ""
+    shown = ", ".join(pool[:8]) + (", ..." if len(pool) > 8 else "")
+    return f"there is: {shown}"
+
+
+def duration(delta: timedelta) -> str:
+    """The two largest units: ``112 d 3 h``, ``4 min 10 s``, ``0 s``. Negative spans count as zero."""
+    seconds = max(0, int(delta.total_seconds()))
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    parts: list[str] = []
+    for name, size in units:
+        amount, seconds = divmod(seconds, size)
+        if amount or (name == "s" and not parts):
+            parts.append(f"{amount} {name}")
+        if len(parts) == 2:
+            break
+    return " ".join(parts)
+
+
+def ago(since: datetime | None, as_of: datetime | None) -> str:
+    """``since 2026-08-12 04:11 UTC (112 d 4 h)``; empty when the start is not known."""
+    if since is None:
+        return ""
+    text = f"since {since.strftime('%Y-%m-%d %H:%M:%S')} UTC"
+    return f"{text} ({duration(as_of - since)})" if as_of is not None else text
+
+
+def size(kib: int) -> str:
+    """A size given in KiB, for people: ``28 KiB``, ``256.0 MiB``, ``32.0 GiB``."""
+    if kib < 1024:
+        return f"{kib} KiB"
+    if kib < 1024 * 1024:
+        return f"{kib / 1024:.1f} MiB"
+    return f"{kib / (1024 * 1024):.1f} GiB"
+
+
+def duration_s(seconds: float) -> str:
+    """Seconds of work, for people: ``0.8 s``, ``41 s``, ``2 min 5 s``."""
+    return f"{seconds:.1f} s" if seconds < 10 else duration(timedelta(seconds=seconds))

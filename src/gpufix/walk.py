@@ -1,0 +1,380 @@
+"""Walks one step of a runbook: the same seven moves for each.
+
+observe -> order rules and preconditions -> preview (``--check --diff``) -> gate -> journal the intent with its undo ->
+apply -> observe until the post-condition holds -> journal the result.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gpufix import resources
+from gpufix.core.actions import actions_of
+from gpufix.core.conditions import Verdict, World, evaluate, findings_of, resolve
+from gpufix.core.fold import PlayResult, Trouble, explain
+from gpufix.core.invariants import Action, Consent
+from gpufix.core.plan import Decision, PlannedStep, may_skip, plan_step, target_of
+from gpufix.core.render.terminal import diff_lines, holder_lines, violation_lines
+from gpufix.core.runbook import Runbook, RunbookStep
+from gpufix.core.undo import capture_undo
+from gpufix.core.workload import VM_PASSTHROUGH
+from gpufix.model import GpuHolder, Status
+from gpufix.session import Reading, Session, Variables
+from gpufix.text import duration_s, safe
+from gpufix.world.interrupts import Interrupts
+from gpufix.world.journal import Journal
+from gpufix.world.prompts import Interrupted, Option
+
+POLL_SECONDS = 1.0
+"""Between two looks while a post-condition is awaited; each look itself takes about two seconds."""
+
+
+class Outcome(StrEnum):
+    DONE = "done"
+    NOOP = "no-op"
+    LEFT_OUT = "left out"
+    SKIPPED = "skipped"
+    BLOCKED = "blocked"
+    QUIT = "quit"
+    FAILED = "failed"
+    UNREACHABLE = "unreachable"
+    LATE = "not reached in time"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def goes_on(self) -> bool:
+        return self in (Outcome.DONE, Outcome.NOOP, Outcome.LEFT_OUT, Outcome.SKIPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """``changed``: the playbook ran for real, so that the world may be another one. ``seconds``: wall time."""
+
+    step: str
+    outcome: Outcome
+    text: str
+    seconds: float = 0.0
+    changed: bool = False
+
+
+@dataclass(slots=True)
+class Walker:
+    """Walks the steps of ``runbook`` one by one, carrying the latest reading from one to the next."""
+
+    session: Session
+    runbook: Runbook
+    answers: Mapping[str, str]
+    findings: Mapping[str, str]
+    journal: Journal
+    interrupts: Interrupts
+    latest: Reading
+    results: list[StepResult] = field(default_factory=list)
+
+    def walk(self, step: RunbookStep) -> StepResult:
+        """Take ``step`` through its seven moves. Whatever happens is in the journal before this returns."""
+        began = self.session.clock.monotonic()
+        try:
+            result = self._moves(step)
+        except Interrupted:
+            result = StepResult(step.id, Outcome.INTERRUPTED, "interrupted at its gate; nothing of it was done")
+        seconds = self.session.clock.monotonic() - began
+        result = StepResult(step.id, result.outcome, result.text, seconds, result.changed)
+        self.journal.write(
+            "step-result", step=step.id, outcome=str(result.outcome), text=result.text, seconds=round(seconds, 1)
+        )
+        self.results.append(result)
+        return result
+
+    # --- the moves ---------------------------------------------------------------------------------------------------
+
+    def _moves(self, step: RunbookStep) -> StepResult:
+        number = [other.id for other in self.runbook.steps].index(step.id) + 1
+        style, say = self.session.ui.style, self.session.ui.say
+        planned = plan_step(step, self._world())
+        if planned.decision is Decision.LEFT_OUT:
+            return StepResult(step.id, Outcome.LEFT_OUT, planned.reason)
+        say(["", style.paint(f"Step {number} of {len(self.runbook.steps)}: {step.id}", "bold") + f"  {step.title}"])
+        if planned.decision is Decision.NOOP:
+            return self._noop(planned)
+        if planned.decision is Decision.BLOCKED:
+            return self._blocked(planned)
+        if planned.decision is Decision.OBSERVE:
+            return self._await(step, changed=False)
+        say(style.wrap(step.why, 2))
+        return self._act(step, planned)
+
+    def _act(self, step: RunbookStep, planned: PlannedStep) -> StepResult:
+        preview = self._run(step, check=True)
+        if not preview.ok:
+            return self._preview_failed(step, preview)
+        shown = self._show_preview(step, preview)
+        choice = self._gate(step, planned, preview)
+        if choice == "quit":
+            return StepResult(step.id, Outcome.QUIT, "declined at its gate; nothing of it was done")
+        if choice == "skip":
+            return StepResult(step.id, Outcome.SKIPPED, "skipped at its gate")
+        target = target_of(self.answers)
+        holders = frozenset(holder.pid for holder in self._holders() or ())
+        consent = Consent(step.id, target, holders if shown else None)
+        self.journal.write(
+            "consent", step=step.id, by="prompt", destructive=planned.destructive, gpu_holders=sorted(holders)
+        )
+        # the gate may have stood open for hours: everything is read and judged once more, right before acting
+        self.session.ui.progress("reading the node once more before acting")
+        self.latest = self.session.read()
+        undo = capture_undo(planned.actions, self.latest.facts)
+        last = plan_step(step, self._world(), consent=consent, undo_captured=undo is not None, phase="act")
+        if last.decision is Decision.NOOP:
+            return self._noop(last)
+        if last.decision is not Decision.RUN:
+            return self._blocked(last)
+        if self.interrupts.stop:
+            return StepResult(step.id, Outcome.INTERRUPTED, "interrupted before it began; nothing of it was done")
+        self.journal.write("intent", step=step.id, playbook=step.playbook, undo=undo, irreversible=step.irreversible)
+        done = self._run(step, expected=_expected(preview))
+        self.journal.write("applied", step=step.id, ok=done.ok, message=done.message, tasks=_tasks(done))
+        if done.trouble is Trouble.KILLED:
+            return StepResult(step.id, Outcome.INTERRUPTED, f"interrupted, state unknown: {done.message}", changed=True)
+        if not done.ok:
+            return self._apply_failed(step, done)
+        return self._await(step, changed=True)
+
+    def _noop(self, planned: PlannedStep) -> StepResult:
+        self.session.ui.say(self.session.ui.style.wrap(f"no-op, {safe(planned.reason)}", 2, 4))
+        return StepResult(planned.step.id, Outcome.NOOP, planned.reason)
+
+    def _blocked(self, planned: PlannedStep) -> StepResult:
+        style = self.session.ui.style
+        self.session.ui.say([style.paint("  blocked", "red", "bold"), *violation_lines(planned, style)])
+        return StepResult(planned.step.id, Outcome.BLOCKED, planned.reason)
+
+    def _preview_failed(self, step: RunbookStep, preview: PlayResult) -> StepResult:
+        if preview.trouble is Trouble.KILLED:
+            return StepResult(step.id, Outcome.INTERRUPTED, "interrupted during its preview; nothing of it was done")
+        reason = explain(preview, self._host(step))
+        style = self.session.ui.style
+        self.session.ui.say(
+            style.wrap(
+                f"{style.paint('undetermined', 'yellow', 'bold')}: its dry run failed, so no gate: {safe(reason)}",
+                2,
+                4,
+            )
+        )
+        outcome = Outcome.UNREACHABLE if preview.trouble in (Trouble.UNREACHABLE, Trouble.BECOME) else Outcome.FAILED
+        return StepResult(step.id, outcome, f"its dry run failed, nothing of it was done: {reason}")
+
+    def _apply_failed(self, step: RunbookStep, done: PlayResult) -> StepResult:
+        reason = explain(done, self._host(step))
+        partial = done.returned("done")
+        so_far = f"; done before that: {', '.join(map(str, partial))}" if isinstance(partial, list) and partial else ""
+        self.latest = self.session.read()
+        outcome = Outcome.UNREACHABLE if done.trouble in (Trouble.UNREACHABLE, Trouble.BECOME) else Outcome.FAILED
+        return StepResult(step.id, outcome, f"{reason}{so_far}", changed=True)
+
+    # --- preview and gate --------------------------------------------------------------------------------------------
+
+    def _show_preview(self, step: RunbookStep, preview: PlayResult) -> bool:
+        """Show what would change. True when the list of GPU processes was among it."""
+        style, say = self.session.ui.style, self.session.ui.say
+        word = (
+            style.paint("changed", "cyan", "bold") if preview.changed else style.paint("undetermined", "yellow", "bold")
+        )
+        lines = [
+            f"  preview: {word}"
+            + ("" if preview.changed else " (the dry run shows no change, and the effect is not there yet)")
+        ]
+        for task in preview.tasks:
+            if task.changed or task.diffs:
+                lines += [f"  {safe(task.name)}", *diff_lines(task.diffs, style)]
+            warnings = task.result.get("warnings")
+            for warning in warnings if isinstance(warnings, list) else []:
+                lines += style.wrap(f"! {safe(str(warning))}", 2, 4)
+        shown = target_of(self.answers) == VM_PASSTHROUGH and self._holders() is not None
+        if shown:
+            lines += ["  These processes use the GPU and die if the card is taken from its driver:"]
+            lines += holder_lines(self._holders() or (), style)
+        say(lines)
+        return shown
+
+    def _holders(self) -> tuple[GpuHolder, ...] | None:
+        return self.latest.facts.gpu_holders.value
+
+    def _gate(self, step: RunbookStep, planned: PlannedStep, preview: PlayResult) -> str:
+        """apply | skip | quit, from a person. A destructive step wants the node's name typed."""
+        ui, style = self.session.ui, self.session.ui.style
+        if step.risk:
+            ui.say(style.wrap(f"Risk: {step.risk}", 2, 4))
+        if planned.destructive:
+            ui.say(style.wrap(style.paint("Destructive: applying asks for the node's name.", "yellow"), 2))
+        options = [Option("apply", f"apply {step.id}"), Option("details", "details")]
+        if may_skip(self.runbook, planned, self._world()):
+            options.append(Option("skip", "skip this step"))
+        options.append(Option("quit", "quit, leaving the rest undone"))
+        while True:
+            choice = ui.ask_choice(f"{step.id}:", options, "apply")
+            if choice == "details":
+                ui.say(self._details(step, preview))
+                continue
+            if choice != "apply" or not planned.destructive:
+                return choice
+            typed = ui.ask_text(f"Type the node's name to apply {step.id} (empty to go back):")
+            if typed == self.session.node:
+                return "apply"
+            if typed:
+                ui.say([f"  {safe(typed)!r} is not {self.session.node!r}; nothing was done"])
+
+    def _details(self, step: RunbookStep, preview: PlayResult) -> list[str]:
+        style = self.session.ui.style
+        lines = ["", *style.wrap(f"Awaited afterwards, within {step.timeout} s:", 2)]
+        for leaf in evaluate(step.done_when, self._world()).leaves():
+            why = f" ({leaf.because})" if leaf.because else ""
+            lines += style.wrap(f"- {safe(leaf.text)}{why}", 2, 2)
+        undo = capture_undo(plan_step(step, self._world()).actions, self.latest.facts)
+        if step.irreversible:
+            lines += style.wrap(f"No way back: {step.irreversible}", 2, 4)
+        elif undo:
+            lines += style.wrap(
+                f"Recorded for undoing it: {safe('; '.join(f'{key}: {value}' for key, value in undo.items()))}", 2, 4
+            )
+        lines += style.wrap("Tasks of the dry run:", 2)
+        for task in preview.tasks:
+            state = "skipped" if task.skipped else "would change" if task.changed else "ok"
+            lines += style.wrap(
+                f"- {safe(task.name)}: {state}" + (f": {safe(task.message)}" if task.message else ""), 2, 2
+            )
+        return [*lines, "  By hand:", *style.wrap(self._by_hand(step), 4, 2)]
+
+    def _by_hand(self, step: RunbookStep) -> str:
+        command = ["ansible-playbook"]
+        for inventory in self.session.access.inventory:
+            command += ["-i", inventory]
+        command.append(str(resources.playbook_path(step.playbook)))
+        for name, value in self._variables(step).items():
+            command += ["-e", f"{name}={value}"]
+        return shlex.join([*command, "--check", "--diff"])
+
+    # --- running and waiting -----------------------------------------------------------------------------------------
+
+    def _variables(self, step: RunbookStep) -> dict[str, str | int | bool]:
+        variables: dict[str, str | int | bool] = {"gpufix_host": self.session.host, "gpufix_node": self.session.node}
+        access = self.session.cluster_access
+        if access.kubeconfig:
+            variables["gpufix_kubeconfig"] = access.kubeconfig
+        if access.context:
+            variables["gpufix_context"] = access.context
+        for name, value in step.variables.items():
+            resolved = resolve(value, self.answers)
+            if resolved is not None:
+                variables[name] = resolved
+        return variables
+
+    def _run(self, step: RunbookStep, *, check: bool = False, expected: Variables | None = None) -> PlayResult:
+        self.session.ui.progress(f"{'dry run of' if check else 'applying'} {step.playbook}")
+        variables = {**self._variables(step), **(expected or {})}
+        return self.session.run(step.playbook, self._host(step), variables, check=check)
+
+    def _host(self, step: RunbookStep) -> str:
+        return "localhost" if actions_of(step.playbook) == frozenset({Action.RELABEL}) else self.session.host
+
+    def _world(self) -> World:
+        return World(self.latest.facts, self.answers, self.findings)
+
+    def _await(self, step: RunbookStep, *, changed: bool) -> StepResult:
+        """Read until the post-condition holds for as long as it must, showing what is still awaited and why."""
+        clock, ui = self.session.clock, self.session.ui
+        began = clock.monotonic()
+        holds_since: float | None = None
+        identity: tuple[int, int] | None = None
+        suspects: dict[str, int] = {}
+        while True:
+            self.latest = self.session.read()
+            verdict = evaluate(step.done_when, self._world())
+            now = clock.monotonic()
+            unit = self.latest.facts.unit.value
+            seen = (unit.main_pid, unit.restarts) if unit is not None else None
+            if not verdict.holds or (identity is not None and seen != identity):
+                holds_since = None  # a kubelet that was restarted meanwhile has not been stable
+            identity = seen
+            if verdict.holds:
+                holds_since = now if holds_since is None else holds_since
+                if now - holds_since >= step.stable_for:
+                    ui.progress("")
+                    ui.say(
+                        [
+                            f"  {ui.style.paint('done', 'green', 'bold')} after {duration_s(now - began)}: "
+                            + safe(_held(verdict, step))
+                        ]
+                    )
+                    return StepResult(step.id, Outcome.DONE, _held(verdict, step), changed=changed)
+                ui.progress(f"holds; watching that it stays so: {now - holds_since:.0f} of {step.stable_for} s")
+            else:
+                ui.progress(f"waiting {now - began:.0f} of {step.timeout} s: {_awaited(verdict)}")
+            if self.interrupts.kill:
+                ui.progress("")
+                return StepResult(
+                    step.id, Outcome.INTERRUPTED, f"interrupted while waiting: {_open(verdict)}", changed=changed
+                )
+            if (other := self._dies_of_something_else(suspects)) is not None:
+                ui.progress("")
+                return StepResult(step.id, Outcome.FAILED, other, changed=changed)
+            if now - began > step.timeout + (step.stable_for if holds_since is not None else 0):
+                ui.progress("")
+                late = f"after {duration_s(now - began)} still: {_open(verdict) or 'it does not stay so'}"
+                return StepResult(step.id, Outcome.LATE, late, changed=changed)
+            clock.sleep(POLL_SECONDS)
+
+    def _dies_of_something_else(self, suspects: dict[str, int]) -> str | None:
+        """The kubelet dies again, of another cause than the one this recovery is for: waiting on would hide that.
+
+        Two looks in a row must say so: right after a start the last words in the journal may still be the old ones.
+        """
+        unit, cause = self.latest.facts.unit.value, self.latest.diagnosis.root_cause
+        dying = unit is not None and (unit.will_start_by_itself or unit.active_state == "failed")
+        if not dying or cause.status is not Status.CONFIRMED or self.findings.get(cause.id) == Status.CONFIRMED:
+            suspects.clear()
+            return None
+        suspects[cause.id] = suspects.get(cause.id, 0) + 1
+        if suspects[cause.id] < 2:
+            return None
+        words = cause.evidence[0].excerpt.strip() if cause.evidence else ""
+        return f"the kubelet dies again, now of {cause.id}: {cause.summary} {words}".strip()
+
+
+def _held(verdict: Verdict, step: RunbookStep) -> str:
+    text = "; ".join(leaf.text for leaf in verdict.leaves() if leaf.holds and leaf.kind == "observation")
+    return text + (f"; for {step.stable_for} s without a break" if step.stable_for else "")
+
+
+def _open(verdict: Verdict) -> str:
+    return "; ".join(leaf.text for leaf in verdict.open_parts())
+
+
+def _awaited(verdict: Verdict) -> str:
+    leaf = verdict.open_parts()[0]
+    return leaf.text + (f" ({leaf.because})" if leaf.because else "")
+
+
+def _expected(preview: PlayResult) -> dict[str, str | int | bool]:
+    """Digests of what the dry run saw: the playbook refuses when the world has moved since the gate showed it."""
+    found: dict[str, str | int | bool] = {}
+    for key in ("fstab_sha256", "swaps_sha256"):
+        value = preview.returned(key)
+        if isinstance(value, str) and value.isalnum():
+            found[f"gpufix_expect_{key}"] = value
+    return found
+
+
+def _tasks(result: PlayResult) -> list[dict[str, Any]]:
+    return [
+        {"task": task.name, "host": task.host, "changed": task.changed, "failed": task.failed, "message": task.message}
+        for task in result.tasks
+        if task.changed or task.failed or task.unreachable
+    ]
+
+
+def findings(reading: Reading) -> Mapping[str, str]:
+    return findings_of(reading.diagnosis)

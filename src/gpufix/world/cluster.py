@@ -1,0 +1,292 @@
+"""Reads the cluster. The only importer of kubernetes (within src/), and the place where its errors become ours.
+
+Everything is read as plain JSON (``_preload_content=False``): 2,000 nodes cost a third of what the client's models do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from gpufix.errors import ExitStatus, GpufixError
+from gpufix.text import redact
+
+ClusterFiles = tuple[dict[str, str], dict[str, str]]
+PAGE = 500
+"""Objects per request."""
+
+
+class Unreadable(Exception):
+    """One thing that could not be read. ``kind`` is forbidden | unreachable | unauthorized | failed."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """``kubeconfig`` and ``context`` as given by flag or environment; empty means the client's own default."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    timeout: int = 10
+    """Seconds, for connecting and for each answer."""
+
+    def files(self) -> list[Path]:
+        """The kubeconfig files that would be used, existing or not: flag, KUBECONFIG (a path list), ~/.kube/config."""
+        named = self.kubeconfig or os.environ.get("KUBECONFIG", "")
+        if named:
+            return [Path(part).expanduser() for part in named.split(os.pathsep) if part]
+        return [Path.home() / ".kube" / "config"]
+
+    def missing(self) -> str:
+        """Why there is no kubeconfig, or empty when there is one."""
+        files = self.files()
+        if any(path.is_file() for path in files):
+            return ""
+        return f"no kubeconfig at {', '.join(str(path) for path in files)}"
+
+
+class Cluster:
+    """A connection to one API server. Raises GpufixError (status 2) when the kubeconfig cannot be used."""
+
+    def __init__(self, access: ClusterAccess) -> None:
+        if missing := access.missing():
+            raise GpufixError(missing, "set KUBECONFIG or give --kubeconfig")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import urllib3
+            from kubernetes import client, config
+
+        self._access = access
+        self._urllib3 = urllib3
+        self._errors = client.exceptions
+        path = os.pathsep.join(str(file) for file in access.files())
+        try:
+            configuration = client.Configuration()
+            load = cast("Callable[..., None]", config.load_kube_config)
+            load(path, context=access.context or None, client_configuration=configuration)
+        except (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise GpufixError(
+                f"kubeconfig {path} cannot be used: {redact(text)[:300]}", "check --kubeconfig and --context"
+            ) from None
+        except Exception as error:
+            text = " ".join(str(error).split())
+            raise GpufixError(f"kubeconfig {path} is not valid: {redact(text)[:300]}", "check --kubeconfig") from None
+        configuration.retries = False
+        self.server: str = configuration.host
+        api = client.ApiClient(configuration)
+        self._core = client.CoreV1Api(api)
+        self._custom = client.CustomObjectsApi(api)
+
+    def _call(self, what: str, method: Callable[..., Any], *args: str, **query: str | int) -> dict[str, Any]:
+        """One request, as JSON. Raises Unreadable; its kind is ``absent`` for 404."""
+        try:
+            response = method(
+                *args, **query, _preload_content=False, _request_timeout=(self._access.timeout, self._access.timeout)
+            )
+            data = json.loads(response.data)
+        except self._errors.ApiException as error:
+            raise self._refused(error.status or 0, error.body or "", what) from None
+        except (self._urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unreadable("unreachable", f"the API server {self.server} does not answer: {_short(error)}") from None
+        except ValueError:
+            raise Unreadable("failed", f"{what}: the answer is no JSON") from None
+        if not isinstance(data, dict):
+            raise Unreadable("failed", f"{what}: the answer is no object")
+        return data
+
+    def _refused(self, status: int, body: str | bytes, what: str) -> Unreadable:
+        try:
+            message = str(json.loads(body).get("message") or "")
+        except (ValueError, AttributeError):
+            message = ""
+        kind = {401: "unauthorized", 403: "forbidden", 404: "absent"}.get(status, "failed")
+        return Unreadable(kind, f"{what}: {status} {message}".strip())
+
+    def _pages(self, what: str, method: Callable[..., Any], *args: str, **query: str | int) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        token = ""
+        while True:
+            page = self._call(what, method, *args, limit=PAGE, **query, **({"_continue": token} if token else {}))
+            found += page.get("items") or []
+            token = (page.get("metadata") or {}).get("continue") or ""
+            if not token:
+                return found
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return self._pages("list nodes", self._core.list_node)
+
+    def pods(self, namespace: str = "", **selector: str) -> list[dict[str, Any]]:
+        """Pods of one namespace, or of all; ``selector`` is field_selector or label_selector."""
+        if namespace:
+            return self._pages(f"list pods in {namespace}", self._core.list_namespaced_pod, namespace, **selector)
+        return self._pages("list pods", self._core.list_pod_for_all_namespaces, **selector)
+
+    def events(self, field_selector: str) -> list[dict[str, Any]]:
+        return self._pages("list events", self._core.list_event_for_all_namespaces, field_selector=field_selector)
+
+    def custom(self, group: str, version: str, plural: str) -> list[dict[str, Any]]:
+        """Objects of a custom resource in all namespaces; empty where its definition does not exist (a fact)."""
+        try:
+            return self._pages(
+                f"list {plural}.{group}", self._custom.list_cluster_custom_object, group, version, plural
+            )
+        except Unreadable as error:
+            if error.kind == "absent":
+                return []
+            raise
+
+
+def _short(error: BaseException) -> str:
+    reason = getattr(error, "reason", None)
+    text = " ".join(str(reason if reason is not None else error).split())
+    if "NewConnectionError" in text or "Connection refused" in text:
+        return "connection refused" if "refused" in text else text.split(": ", 1)[-1][:160]
+    if "timed out" in text:
+        return "timed out"
+    return text[:160]
+
+
+# --- what is read ----------------------------------------------------------------------------------------------------
+
+
+_CUSTOM: Mapping[str, tuple[str, str, str]] = {
+    "virtualmachines": ("kubevirt.io", "v1", "virtualmachines"),
+    "virtualmachineinstances": ("kubevirt.io", "v1", "virtualmachineinstances"),
+    "kubevirt": ("kubevirt.io", "v1", "kubevirts"),
+    "clusterpolicy": ("nvidia.com", "v1", "clusterpolicies"),
+}
+
+
+def read_cluster(cluster: Cluster, node: str) -> ClusterFiles:
+    """The ``cluster/`` files of a snapshot, all read at once, and the reasons of those that could not be.
+
+    An API server that does not answer comes back as ``({}, {"cluster": reason})``.
+    """
+    reads: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "nodes": lambda: [trim_node(item) for item in cluster.nodes()],
+        "pods": lambda: _pods(cluster, node),
+        "events": lambda: _events(cluster, node),
+    }
+    for name, (group, version, plural) in _CUSTOM.items():
+        reads[name] = partial(_custom, cluster, group, version, plural)
+    files: dict[str, str] = {}
+    unread: dict[str, str] = {}
+    with ThreadPoolExecutor(max_workers=len(reads)) as pool:
+        pending = {name: pool.submit(read) for name, read in reads.items()}
+        for name, future in pending.items():
+            try:
+                items = future.result()
+            except Unreadable as error:
+                if error.kind in ("unreachable", "unauthorized"):
+                    unread["cluster"] = error.reason
+                unread[f"cluster/{name}.json"] = error.reason
+            else:
+                body = {"apiVersion": "v1", "kind": "List", "items": items}
+                files[f"cluster/{name}.json"] = redact(json.dumps(body, indent=1, sort_keys=True))
+    if "cluster" in unread and not files:
+        return {}, {"cluster": unread["cluster"]}
+    unread.pop("cluster", None)
+    return files, unread
+
+
+def _custom(cluster: Cluster, group: str, version: str, plural: str) -> list[dict[str, Any]]:
+    return [trim(item) for item in cluster.custom(group, version, plural)]
+
+
+def _pods(cluster: Cluster, node: str) -> list[dict[str, Any]]:
+    """Pods on the node, the GPU Operator's pods, and every virt-launcher pod, unscheduled ones too."""
+    namespace = "gpu-operator"
+    try:
+        for policy in cluster.custom(*_CUSTOM["clusterpolicy"]):
+            namespace = (policy.get("status") or {}).get("namespace") or namespace
+    except Unreadable as error:
+        if error.kind != "forbidden":
+            raise
+    found: dict[str, dict[str, Any]] = {}
+    for items in (
+        cluster.pods(field_selector=f"spec.nodeName={node}"),
+        cluster.pods(label_selector="kubevirt.io=virt-launcher"),
+        cluster.pods(namespace),
+    ):
+        for item in items:
+            found[str(item.get("metadata", {}).get("uid"))] = trim_pod(item)
+    return list(found.values())
+
+
+def _events(cluster: Cluster, node: str) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for selector in (f"involvedObject.kind=Node,involvedObject.name={node}", "reason=FailedScheduling"):
+        for item in cluster.events(selector):
+            found[str(item.get("metadata", {}).get("uid"))] = trim(item)
+    return list(found.values())
+
+
+# --- what is kept of an object ---------------------------------------------------------------------------------------
+
+_NOISE_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration",)
+
+
+def trim(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An object without managed fields, last-applied copies and whatever may carry a secret (volumes, cloud-init)."""
+    trimmed = json.loads(json.dumps(item))
+    metadata = trimmed.get("metadata") or {}
+    metadata.pop("managedFields", None)
+    annotations = metadata.get("annotations") or {}
+    for name in _NOISE_ANNOTATIONS:
+        annotations.pop(name, None)
+    for spec in (trimmed.get("spec") or {}, ((trimmed.get("spec") or {}).get("template") or {}).get("spec") or {}):
+        spec.pop("volumes", None)
+        spec.pop("accessCredentials", None)
+    return trimmed  # type: ignore[no-any-return]
+
+
+def trim_node(item: Mapping[str, Any]) -> dict[str, Any]:
+    trimmed = trim(item)
+    for noise in ("images", "volumesInUse", "volumesAttached"):
+        (trimmed.get("status") or {}).pop(noise, None)
+    return trimmed
+
+
+def trim_pod(item: Mapping[str, Any]) -> dict[str, Any]:
+    trimmed = trim(item)
+    for kind in ("containers", "initContainers", "ephemeralContainers"):
+        for container in (trimmed.get("spec") or {}).get(kind) or []:
+            for noise in (
+                "env",
+                "envFrom",
+                "volumeMounts",
+                "args",
+                "command",
+                "lifecycle",
+                "livenessProbe",
+                "readinessProbe",
+                "startupProbe",
+            ):
+                container.pop(noise, None)
+    return trimmed
+
+
+def api_error(reason: str) -> GpufixError:
+    """The error of a recovery whose cluster cannot be read."""
+    words = reason.lower()
+    if " 403 " in words or "forbidden" in words:
+        hint = (
+            "gpufix needs get and list on nodes, pods, events, virtualmachines and clusterpolicies, and patch on nodes"
+        )
+    elif " 401 " in words or "unauthorized" in words:
+        hint = "the credentials of this kubeconfig are refused: log in again"
+    else:
+        hint = "check the API server's address and --context; nothing was changed"
+    return GpufixError(reason, hint, ExitStatus.UNREACHABLE)

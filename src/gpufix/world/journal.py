@@ -1,0 +1,93 @@
+"""The write-ahead journal of a run: one folder, one append-only run.jsonl, flushed to disk line by line.
+
+Every line is one JSON object with ``v`` (the format's version), ``seq``, ``at`` (RFC 3339) and ``event``. The intent
+of a step, with its undo material, is on disk before the step changes anything; no line ever holds a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gpufix.errors import ExitStatus, GpufixError
+from gpufix.text import redact
+
+VERSION = 1
+
+
+def state_folder() -> Path:
+    """``$XDG_STATE_HOME/gpufix``, else ``~/.local/state/gpufix``."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "gpufix"
+
+
+class Journal:
+    """A run's journal, open for appending. Creating it fails the run before anything was changed."""
+
+    def __init__(self, folder: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.folder = folder
+        self._now = now
+        self._seq = 0
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=False)
+            self._file = os.open(folder / "run.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+            _sync_folder(folder)
+            _sync_folder(folder.parent)
+        except OSError as error:
+            raise GpufixError(
+                f"the run's journal cannot be written: {error.filename or folder}: {error.strerror}",
+                "free space or set XDG_STATE_HOME to a folder that can be written; nothing was changed",
+                ExitStatus.STEP_FAILED,
+            ) from None
+
+    @classmethod
+    def start(cls, node: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Journal:
+        stamp = now().strftime("%Y%m%dT%H%M%SZ")
+        runs = state_folder() / "runs"
+        name = f"{stamp}-{re.sub(r'[^a-z0-9.-]', '_', node)}-{os.getpid()}"
+        return cls(runs / name, now)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one line and wait until it is on disk. Raises GpufixError (status 5) when it cannot be."""
+        self._seq += 1
+        record = {"v": VERSION, "seq": self._seq, "at": self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "event": event}
+        line = json.dumps({**record, **_clean(fields)}, sort_keys=False, ensure_ascii=True) + "\n"
+        try:
+            data = line.encode()
+            while data:
+                data = data[os.write(self._file, data) :]
+            os.fsync(self._file)
+        except OSError as error:
+            raise GpufixError(
+                f"the run's journal cannot be written: {self.folder / 'run.jsonl'}: {error.strerror}",
+                "free space there; the last step's result is not on record, so look at the node before you go on",
+                ExitStatus.STEP_FAILED,
+            ) from None
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {str(key): _clean(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_clean(part) for part in value]
+    if isinstance(value, (int, float, bool)) or value is None:
+        return value
+    return redact(str(value))

@@ -1,0 +1,76 @@
+"""Asks a person. The only importer of questionary. Knows nothing of runbooks: it shows choices and brings one back."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpufix.errors import ExitStatus, GpufixError
+
+MIN_COLUMNS = 60
+"""Narrower than this, diffs and prompts wrap until they cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    value: str
+    label: str
+
+
+class Interrupted(Exception):
+    """Ctrl-C or Ctrl-D at a prompt."""
+
+
+def check_terminal(unattended: str) -> None:
+    """Raises GpufixError (status 2) where no person can be asked; ``unattended`` names the way that needs none."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise GpufixError("no terminal: the wizard has nobody to ask", unattended)
+    if os.environ.get("TERM", "") == "dumb":
+        raise GpufixError("TERM=dumb: this terminal cannot show the wizard", unattended)
+    columns = shutil.get_terminal_size().columns
+    if columns < MIN_COLUMNS:
+        raise GpufixError(
+            f"the terminal is {columns} columns wide; the wizard needs {MIN_COLUMNS}",
+            "make it wider and run this again",
+        )
+
+
+def ask_choice(message: str, options: Sequence[Option], default: str) -> str:
+    """The value of the chosen option. Raises Interrupted."""
+    import questionary
+
+    choices = [questionary.Choice(option.label, value=option.value) for option in options]
+    try:
+        answer = questionary.select(
+            message, choices=choices, default=default, qmark="?", instruction="(arrow keys, Enter)"
+        ).unsafe_ask()
+    except (KeyboardInterrupt, EOFError):
+        raise Interrupted from None
+    return str(answer)
+
+
+def ask_text(message: str) -> str:
+    """A line of text. Raises Interrupted."""
+    import questionary
+
+    try:
+        answer = questionary.text(message, qmark="?").unsafe_ask()
+    except (KeyboardInterrupt, EOFError):
+        raise Interrupted from None
+    return str(answer).strip()
+
+
+def ask_password(message: str) -> str:
+    """A password, typed without echo and kept in memory only. Raises GpufixError without a terminal."""
+    try:
+        return getpass.getpass(message)
+    except (EOFError, OSError):
+        raise GpufixError(
+            "no terminal to type the password on", "use passwordless sudo for an unattended run", ExitStatus.USAGE
+        ) from None
+    except KeyboardInterrupt:
+        raise Interrupted from None

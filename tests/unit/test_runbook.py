@@ -1,0 +1,133 @@
+"""The runbook loader: the shipped runbooks load, and every mistake is named by file, line and the nearest right word."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufix import resources
+from gpufix.core.observations import OBSERVATIONS
+from gpufix.core.runbook import Group, Leaf, Runbook, load_runbook
+from gpufix.errors import ExitStatus, GpufixError
+from gpufix.model import ROOT_CAUSES
+from gpufix.session import read_runbooks
+
+TEXT = resources.runbook_paths()[0].read_text(encoding="utf-8")
+STEPS = ["relabel", "stop-vfio-manager", "disable-swap", "restart-kubelet", "verify"]
+
+
+def load(text: str) -> Runbook:
+    return load_runbook(
+        text,
+        file="book.yml",
+        schema=resources.runbook_schema(),
+        observations=list(OBSERVATIONS),
+        findings=ROOT_CAUSES,
+        playbooks=resources.playbook_names(),
+    )
+
+
+def test_the_shipped_runbooks_load_and_keep_the_order_of_the_steps() -> None:
+    (book,) = read_runbooks()
+    assert [step.id for step in book.steps] == STEPS
+    assert len(book.digest) == 64
+    assert [question.id for question in book.questions] == ["target_workload"]
+    assert book.questions[0].default == "container"
+
+
+def replaced(old: str, new: str) -> str:
+    assert old in TEXT
+    return TEXT.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "hint"),
+    [
+        ("    timeout: 90\n", "    timout: 90\n", "unknown key 'timout' in steps.0", "timeout"),
+        ("title: Revive", "titel: x\ntitle: Revive", "unknown key 'titel'", "title"),
+        ("observation: swap.active\n          is: false\n          because: the kubelet refuses", "observation: swap.activ\n          is: false\n          because: x", "unknown observation 'swap.activ'", "swap.active"),
+        ("finding: swap-on", "finding: swap-off", "unknown finding 'swap-off'", "swap-on"),
+        ("{answer: target_workload}", "{answer: target_workloat}", "unknown answer 'target_workloat'", "target_workload"),
+        ("default: container", "default: containers", "default 'containers' is no choice", "container"),
+        ("playbook: relabel-node.yml", "playbook: relabel-nodes.yml", "no playbook 'relabel-nodes.yml'", "relabel-node.yml"),
+        ("  - id: verify", "  - id: relabel", "step 'relabel' stands twice", "id of its own"),
+        ("    timeout: 90\n", "    timeout: soon\n", "'soon' is not of type 'integer'", "schema"),
+        ("version: 1", "version: 2", "1 was expected", "schema"),
+        ("version: 1", "version: 1\nversion: 1", "key 'version' stands twice", "keep one"),
+        ("              is: vm-passthrough\n", "              is: vm-passthru\n", "'vm-passthru' is no choice", "vm-passthrough"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_with_its_place_and_the_nearest_name(old: str, new: str, message: str, hint: str) -> None:
+    text = replaced(old, new)
+    with pytest.raises(GpufixError) as caught:
+        load(text)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    assert caught.value.exit_status is ExitStatus.USAGE
+    place, line, _ = caught.value.message.split(":", 2)
+    assert place == "book.yml"
+    wrong = [
+        number
+        for number, (was, now) in enumerate(zip(TEXT.split("\n"), text.split("\n"), strict=False), 1)
+        if was != now
+    ]
+    assert abs(int(line) - wrong[0]) <= 1 or message.startswith("step"), caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "a: [", "\t", "- 1", "id: &a [*a]", "just words", "\x00", "a: !!python/object:os.system x"]
+)
+def test_broken_yaml_is_one_line(text: str) -> None:
+    with pytest.raises(GpufixError) as caught:
+        load(text)
+    assert caught.value.message.startswith("book.yml:")
+    assert "\n" not in caught.value.message
+
+
+def paths(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    found = [path] if path else []
+    if isinstance(value, dict):
+        for key, part in value.items():
+            found += paths(part, (*path, key))
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            found += paths(part, (*path, index))
+    return found
+
+
+DATA = yaml.safe_load(TEXT)
+
+
+@given(st.sampled_from(paths(DATA)), st.sampled_from([None, 7, "x", [], {}, {"x": 1}, "{{ lookup('pipe', 'id') }}"]))
+def test_any_damaged_runbook_loads_or_is_refused_with_a_place(path: tuple[str | int, ...], junk: Any) -> None:
+    damaged = copy.deepcopy(DATA)
+    where = damaged
+    for part in path[:-1]:
+        where = where[part]
+    where[path[-1]] = junk
+    try:
+        book = load(yaml.safe_dump(damaged, sort_keys=False))
+    except GpufixError as error:
+        assert error.message.startswith("book.yml:"), error.message
+    else:
+        assert book.steps
+
+
+def test_conditions_are_data_and_nothing_else() -> None:
+    book = load(TEXT)
+
+    def leaves(condition: Leaf | Group) -> list[Leaf]:
+        return (
+            [condition] if isinstance(condition, Leaf) else [leaf for part in condition.parts for leaf in leaves(part)]
+        )
+
+    for step in book.steps:
+        for leaf in leaves(step.done_when):
+            assert leaf.kind in ("observation", "finding", "answer")
+            assert leaf.because or leaf.kind == "answer", f"{step.id}: {leaf.name} does not say why it is awaited"
