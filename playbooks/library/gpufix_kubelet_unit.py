@@ -10,7 +10,7 @@ module: gpufix_kubelet_unit
 short_description: Hold, start or restart the unit that runs the kubelet
 description:
   - Finds the unit that runs the kubelet on this host (kubelet, k3s, RKE2, MicroK8s) and brings it to a state.
-  - A crash-looping unit comes alive by itself as soon as its obstacle goes, so it is held before the obstacle is removed.
+  - A crash-looping unit comes alive by itself as soon as its obstacle goes, so it is held before that is removed.
   - Returns as soon as systemd does. Whether the node becomes Ready is not judged here.
 version_added: "0.1.0"
 options:
@@ -112,8 +112,8 @@ def states(unit: Unit) -> str:
 def reason(unit: Unit, state: str) -> str:
     """Pure. Why there is nothing to do."""
     if state == "held":
-        return "{} is {} and systemd will not start it by itself".format(unit.name, states(unit))
-    return "{} runs already".format(unit.name)
+        return f"{unit.name} is {states(unit)} and systemd will not start it by itself"
+    return f"{unit.name} runs already"
 
 
 def main() -> None:
@@ -130,10 +130,10 @@ def main() -> None:
     state = module.params["state"]
     unit = find_unit(host, module.params["unit"])
     if not unit.name:
-        module.fail_json(msg="The kubelet's unit cannot be told: {}".format(unit.why))
+        module.fail_json(msg=f"The kubelet's unit cannot be told: {unit.why}")
     if unit.load == "masked" and state != "held":
         module.fail_json(
-            msg="{0} is masked, so it cannot be started. See why, then: systemctl unmask {0}".format(unit.name),
+            msg=f"{unit.name} is masked, so it cannot be started. See why, then: systemctl unmask {unit.name}",
             unit=unit.name,
             before=states(unit),
         )
@@ -152,10 +152,10 @@ def main() -> None:
         if now == expected:  # a restart of a unit that runs: the states are the same, and yet it is started anew
             expected += ", started anew"
         result["diff"] = {
-            "before_header": unit.name,
-            "after_header": unit.name,
-            "before": "{}: {}\n".format(unit.name, now),
-            "after": "{}: {}\n".format(unit.name, expected),
+            "before_header": f"{unit.name}, ActiveState/SubState",
+            "after_header": f"{unit.name}, ActiveState/SubState",
+            "before": f"{now}\n",
+            "after": f"{expected}\n",
         }
     else:
         result["msg"] = reason(unit, state)
@@ -175,11 +175,18 @@ def main() -> None:
             after = find_unit(host, unit.name)
     result["after"] = states(after) if after.name else "unknown"
     if not after.name:
-        module.fail_json(**dict(result, msg="The state of {} cannot be read again: {}".format(unit.name, after.why)))
+        module.fail_json(**dict(result, msg=f"The state of {unit.name} cannot be read again: {after.why}"))
     if state == "held" and after.running_or_about_to:
-        module.fail_json(**dict(result, msg="{} was stopped and is {} again: something starts it".format(unit.name, states(after))))
+        module.fail_json(
+            **dict(result, msg=f"{unit.name} was stopped and is {states(after)} again: something starts it")
+        )
     if state != "held" and after.active in ("failed", "inactive"):
-        module.fail_json(**dict(result, msg="{0} is {1} right after its start; see: journalctl -u {0} -n 50".format(unit.name, states(after))))
+        module.fail_json(
+            **dict(
+                result,
+                msg=f"{unit.name} is {states(after)} right after its start; see: journalctl -u {unit.name} -n 50",
+            )
+        )
     module.exit_json(**result)
 
 

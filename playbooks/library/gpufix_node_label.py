@@ -119,9 +119,7 @@ def compare(labels: Dict[str, str], expected: Labels) -> None:
     for name, value in sorted(expected.items()):
         if labels.get(name) != value:
             raise Refusal(
-                "label {} is {} now, and was {} in the preview; nothing was done".format(
-                    name, _word(labels.get(name)), _word(value)
-                )
+                f"label {name} is {_word(labels.get(name))} now and was {_word(value)} in the preview; nothing was done"
             )
 
 
@@ -129,9 +127,9 @@ def make_diff(node: str, before: Dict[str, str], after: Dict[str, str], names: L
     """Pure."""
 
     def lines(labels: Dict[str, str]) -> str:
-        return "".join("{}: {}\n".format(name, labels[name]) for name in names if name in labels)
+        return "".join(f"{name}: {labels[name]}\n" for name in names if name in labels)
 
-    header = "node {} labels".format(node)
+    header = f"node {node} labels"
     return {"before_header": header, "after_header": header, "before": lines(before), "after": lines(after)}
 
 
@@ -146,7 +144,9 @@ class Api:
         try:
             import kubernetes
         except ImportError as error:
-            raise Refusal("the Python package kubernetes is missing from the interpreter that runs this: {}".format(error)) from None
+            raise Refusal(
+                f"the Python package kubernetes is missing from the interpreter that runs this: {error}"
+            ) from None
         self._kubernetes = kubernetes
         self.timeout = timeout
         configuration = kubernetes.client.Configuration()
@@ -156,7 +156,7 @@ class Api:
             )
         except Exception as error:  # the loader raises its own, yaml's and OSError
             where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-            raise Refusal("kubeconfig {}: {}".format(where, _one_line(str(error)))) from None
+            raise Refusal(f"kubeconfig {where}: {_one_line(str(error))}") from None
         configuration.retries = 1
         self.server = configuration.host
         self._core = kubernetes.client.CoreV1Api(kubernetes.client.ApiClient(configuration))
@@ -181,11 +181,11 @@ class Api:
         except self._kubernetes.client.exceptions.ApiException as error:
             raise self._refusal(verb, node, error) from None
         except ValueError as error:
-            raise Refusal("{} did not answer in JSON: {}".format(self.server, _one_line(str(error)))) from None
+            raise Refusal(f"{self.server} did not answer in JSON: {_one_line(str(error))}") from None
         except Exception as error:  # urllib3 and ssl have many
-            raise Refusal("the API server {} cannot be reached: {}".format(self.server, _one_line(str(error)))) from None
+            raise Refusal(f"the API server {self.server} cannot be reached: {_one_line(str(error))}") from None
         if not isinstance(answer, dict) or answer.get("kind") != "Node":
-            raise Refusal("{} answered with something that is no node".format(self.server))
+            raise Refusal(f"{self.server} answered with something that is no node")
         return answer
 
     def _refusal(self, verb: str, node: str, error: Any) -> Exception:
@@ -197,12 +197,12 @@ class Api:
         if error.status == 409:
             return Conflict(message or "conflict")
         if error.status == 404:
-            return Refusal("there is no node {} in the cluster at {}".format(node, self.server))
+            return Refusal(f"there is no node {node} in the cluster at {self.server}")
         if error.status in (401, 403):
-            return Refusal("not allowed to {} node {}: {}".format(verb, node, message or error.reason))
+            return Refusal(f"not allowed to {verb} node {node}: {message or error.reason}")
         if not error.status:
-            return Refusal("the API server {} cannot be reached: {}".format(self.server, _one_line(str(error.reason))))
-        return Refusal("{} refused to {} node {}: {} {}".format(self.server, verb, node, error.status, message or error.reason))
+            return Refusal(f"the API server {self.server} cannot be reached: {_one_line(str(error.reason))}")
+        return Refusal(f"{self.server} refused to {verb} node {node}: {error.status} {message or error.reason}")
 
 
 class Conflict(Refusal):
@@ -223,7 +223,7 @@ def set_labels(api: Api, params: Dict[str, Any], check: bool) -> Dict[str, Any]:
         metadata = node.get("metadata") or {}
         labels = metadata.get("labels") or {}
         if params["require_uid"] and metadata.get("uid") != params["require_uid"]:
-            raise Refusal("node {} was deleted and made again since the preview; nothing was done".format(name))
+            raise Refusal(f"node {name} was deleted and made again since the preview; nothing was done")
         compare(labels, expected)
         before = shown(labels, asked)
         todo = changes(labels, wanted)
@@ -234,16 +234,16 @@ def set_labels(api: Api, params: Dict[str, Any], check: bool) -> Dict[str, Any]:
             answer = api.patch(name, todo, metadata.get("resourceVersion", ""), check)
         except Conflict as conflict:
             if attempt == ATTEMPTS:
-                raise Refusal("node {} changes all the time: {}".format(name, conflict)) from None
+                raise Refusal(f"node {name} changes all the time: {conflict}") from None
             continue
         labels_after = (answer.get("metadata") or {}).get("labels") or {}
         wrong = changes(labels_after, todo)
         if wrong:
-            raise Refusal("the cluster kept label {} as {}".format(list(wrong)[0], _word(labels_after.get(list(wrong)[0]))))
+            raise Refusal(f"the cluster kept label {list(wrong)[0]} as {_word(labels_after.get(list(wrong)[0]))}")
         result["after"] = shown(labels_after, asked)
         result["diff"] = make_diff(name, labels, labels_after, list(todo))
         return result
-    raise Refusal("node {} changes all the time".format(name))
+    raise Refusal(f"node {name} changes all the time")
 
 
 def _texts(labels: Dict[str, Any]) -> Labels:

@@ -130,7 +130,7 @@ class Reader:
         if done.why:
             return {name: Text(None, done.why)}
         if not done.out.strip():
-            return {name: Text(None, "{}: it said nothing".format(command[0]))}
+            return {name: Text(None, f"{command[0]}: it said nothing")}
         return {name: Text(done.out)}
 
     # --- the kubelet ---
@@ -189,9 +189,10 @@ class Reader:
         return files
 
     def read_swap_units(self) -> Part:
-        properties = ["Id", "What", "FragmentPath", "ActiveState", "UnitFileState"]
-        command = ["systemctl", "show", "*.swap", "--all"] + ["-p", ",".join(properties)]
-        done = self.host.run(command, self.timeout)
+        properties = (
+            "Id,What,FragmentPath,ActiveState,UnitFileState,SourcePath"  # SourcePath: /etc/fstab, for fstab's own
+        )
+        done = self.host.run(["systemctl", "show", "*.swap", "--all", "-p", properties], self.timeout)
         if done.why:
             return {"swap_units": Text(None, done.why)}
         return {"swap_units": Text(done.out if done.out.strip() else "# systemd knows no swap unit\n")}
@@ -203,18 +204,18 @@ class Reader:
         if done.why:
             return {"swap_services": Text(None, done.why)}
         services = parse_services(show_blocks(done.out))
-        return {"swap_services": Text("".join("{} {}\n".format(service.name, service.enabled) for service in services))}
+        return {"swap_services": Text("".join(f"{service.name} {service.enabled}\n" for service in services))}
 
     def read_zram(self) -> Part:
         lines = []
         try:
             names = [name for name in self.host.names("/sys/block") if name.startswith("zram")]
         except OSError as error:
-            return {"zram": Text(None, "/sys/block: {}".format(error.strerror or error))}
+            return {"zram": Text(None, f"/sys/block: {error.strerror or error}")}
         for name in names:
-            size = self.host.word("/sys/block/{}/disksize".format(name)) or "unknown"
+            size = self.host.word(f"/sys/block/{name}/disksize") or "unknown"
             if size != "0":  # the driver makes a device of no size when it is loaded
-                lines.append("/dev/{} disksize={}".format(name, size))
+                lines.append(f"/dev/{name} disksize={size}")
         for path in _ZRAM_CONFIG:
             for config in [path] + self._drop_ins(path + ".d"):
                 if not self.host.exists(config):
@@ -222,7 +223,7 @@ class Reader:
                 content = self.host.read(config)
                 if content.text is None:
                     return {"zram": content}
-                lines += ["# file: {}".format(config)] + content.text.rstrip("\n").split("\n")
+                lines += [f"# file: {config}"] + content.text.rstrip("\n").split("\n")
         if not lines:
             return {"zram": Text(None, "not installed: no zram device is set up and there is no zram-generator.conf")}
         return {"zram": Text("".join(line + "\n" for line in lines))}
@@ -257,19 +258,19 @@ class Reader:
         try:
             lines = []
             for group in sorted(host.names("/sys/kernel/iommu_groups"), key=lambda name: (len(name), name)):
-                members = host.names("/sys/kernel/iommu_groups/{}/devices".format(group))
-                lines += ["{} {}".format(group, member) for member in members]
+                members = host.names(f"/sys/kernel/iommu_groups/{group}/devices")
+                lines += [f"{group} {member}" for member in members]
             count = len({line.split()[0] for line in lines})
-            groups = Text("".join(line + "\n" for line in ["# IOMMU groups: {}".format(count)] + lines))
+            groups = Text("".join(line + "\n" for line in [f"# IOMMU groups: {count}"] + lines))
         except OSError as error:
-            groups = Text(None, "/sys/kernel/iommu_groups: {}".format(error.strerror or error))
+            groups = Text(None, f"/sys/kernel/iommu_groups: {error.strerror or error}")
         try:
             functions = nvidia_functions(host)
-            lines = ["# NVIDIA PCI functions: {}".format(len(functions))]
+            lines = [f"# NVIDIA PCI functions: {len(functions)}"]
             lines += [pci_line(host, address) for address in functions]
             drivers = Text("".join(line + "\n" for line in lines))
         except OSError as error:
-            drivers = Text(None, "{}: {}".format(PCI, error.strerror or error))
+            drivers = Text(None, f"{PCI}: {error.strerror or error}")
         return {"iommu_groups": groups, "pci_drivers": drivers}
 
 
@@ -277,7 +278,7 @@ def nvidia_functions(host: Host) -> List[str]:
     """Addresses of all PCI functions made by NVIDIA. Raises OSError."""
     found = []
     for address in host.names(PCI):
-        vendor = host.read("{}/{}/vendor".format(PCI, address))
+        vendor = host.read(f"{PCI}/{address}/vendor")
         if vendor.text is None:
             raise OSError(0, vendor.why)
         if vendor.text.strip() == NVIDIA:
@@ -286,16 +287,14 @@ def nvidia_functions(host: Host) -> List[str]:
 
 
 def pci_line(host: Host, address: str) -> str:
-    folder = "{}/{}".format(PCI, address)
+    folder = f"{PCI}/{address}"
 
     def word(name: str) -> str:
-        return re.sub(r"^0x", "", host.word("{}/{}".format(folder, name))) or "-"
+        return re.sub(r"^0x", "", host.word(f"{folder}/{name}")) or "-"
 
     override = word("driver_override")
-    try:
-        members = ",".join(host.names(folder + "/iommu_group/devices")) or "-"
-    except OSError:
-        members = "-"
+    group = host.link_name(folder + "/iommu_group")
+    members = ",".join(host.names(folder + "/iommu_group/devices")) if group else "-"
     return "{} vendor={} device={} class={} driver={} override={} group={} group_members={}".format(
         address,
         word("vendor"),
@@ -303,22 +302,22 @@ def pci_line(host: Host, address: str) -> str:
         word("class"),
         host.link_name(folder + "/driver") or "-",
         "-" if override == "(null)" else override,
-        host.link_name(folder + "/iommu_group") or "-",
-        members,
+        group or "-",
+        members or "-",
     )
 
 
-# --- who uses the GPU ----------------------------------------------------------------------------------------------------
+# --- who uses the GPU -----------------------------------------------------------------------------
 
 
 def gpu_devices(host: Host) -> Set[str]:
     """The device files that belong to an NVIDIA function besides /dev/nvidia*: its DRM nodes and its VFIO group."""
     devices: Set[str] = set()
     for address in nvidia_functions(host):
-        folder = "{}/{}".format(PCI, address)
+        folder = f"{PCI}/{address}"
         for kind, place in (("drm", "/dev/dri/"), ("vfio-dev", "/dev/vfio/devices/")):
             try:
-                names = host.names("{}/{}".format(folder, kind))
+                names = host.names(f"{folder}/{kind}")
             except OSError:
                 continue
             devices.update(place + name for name in names if re.match(r"(card|renderD|vfio)\d+$", name))
@@ -329,12 +328,17 @@ def gpu_devices(host: Host) -> Set[str]:
 
 
 def is_gpu_device(path: str, devices: Set[str]) -> bool:
-    return path in devices or bool(re.match(r"/dev/nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset|-caps/.+|-nvlink|-nvswitch.*)$", path))
+    return path in devices or bool(
+        re.match(r"/dev/nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset|-caps/.+|-nvlink|-nvswitch.*)$", path)
+    )
 
 
 def scan_holders(host: Host) -> str:
     """The processes with a GPU device open, through all of /proc. One that ends meanwhile is none."""
-    devices = gpu_devices(host)
+    try:
+        devices = gpu_devices(host)
+    except OSError as error:
+        raise OSError(error.errno, f"which device files are the GPU's is not known: {PCI}: {error.strerror}") from None
     scanned = 0
     holders: List[str] = []
     unreadable: List[str] = []
@@ -350,12 +354,12 @@ def scan_holders(host: Host) -> str:
         scanned += 1
         if found:
             holders.append("\t".join((pid, _command(host, pid), ",".join(sorted(found)), _cgroup(host, pid))))
-    head = "# scanned {} processes, unreadable {}".format(scanned, len(unreadable))
+    head = f"# scanned {scanned} processes, unreadable {len(unreadable)}"
     return "".join(line + "\n" for line in [head] + holders + unreadable)
 
 
 def _open_devices(host: Host, pid: str, devices: Set[str]) -> Set[str]:
-    folder = host.path("/proc/{}/fd".format(pid))
+    folder = host.path(f"/proc/{pid}/fd")
     found: Set[str] = set()
     for number in os.listdir(folder):
         try:
@@ -367,7 +371,7 @@ def _open_devices(host: Host, pid: str, devices: Set[str]) -> Set[str]:
             found.add(target)
     if found:
         return found  # its maps say no more, and reading those of a process that hangs in the driver can hang
-    with open(host.path("/proc/{}/maps".format(pid)), "rb") as stream:
+    with open(host.path(f"/proc/{pid}/maps"), "rb") as stream:
         maps = stream.read()
     if b" /dev/" in maps:
         for match in re.finditer(rb" (/dev/[^\n]+)", maps):
@@ -379,9 +383,9 @@ def _open_devices(host: Host, pid: str, devices: Set[str]) -> Set[str]:
 
 def _command(host: Host, pid: str) -> str:
     """The program's name: whole where the kernel's 15 characters are the start of it. Never its arguments."""
-    short = host.word("/proc/{}/comm".format(pid))
+    short = host.word(f"/proc/{pid}/comm")
     try:
-        first = host.read_bytes("/proc/{}/cmdline".format(pid)).split(b"\0")[0].decode("utf-8", "replace")
+        first = host.read_bytes(f"/proc/{pid}/cmdline").split(b"\0")[0].decode("utf-8", "replace")
     except OSError:
         first = ""
     whole = os.path.basename(first)
@@ -392,7 +396,7 @@ def _command(host: Host, pid: str) -> str:
 def _cgroup(host: Host, pid: str) -> str:
     """The control group: of version 2, else systemd's own, else the longest."""
     best = "-"
-    for line in (host.read("/proc/{}/cgroup".format(pid)).text or "").split("\n"):
+    for line in (host.read(f"/proc/{pid}/cgroup").text or "").split("\n"):
         parts = line.split(":", 2)
         if len(parts) != 3:
             continue
@@ -403,7 +407,7 @@ def _cgroup(host: Host, pid: str) -> str:
     return best
 
 
-# --- all of it -----------------------------------------------------------------------------------------------------------
+# --- all of it ------------------------------------------------------------------------------------
 
 NAMES = {
     "read_kubelet": (
@@ -437,13 +441,14 @@ def read_node(host: Host, unit: str, timeout: float) -> Tuple[Dict[str, str], Di
         try:
             part = read()
         except Exception as error:  # one part that breaks must not take the others with it
-            part = {name: Text(None, "{}: {}".format(type(error).__name__, error)) for name in names}
+            part = {name: Text(None, f"{type(error).__name__}: {error}") for name in names}
         with lock:
             for name, text in part.items():
                 results[name] = Text(redact(text.text), "") if text.text is not None else Text(None, redact(text.why))
 
     threads = [
-        threading.Thread(target=work, args=(names, getattr(reader, method)), daemon=True) for method, names in NAMES.items()
+        threading.Thread(target=work, args=(names, getattr(reader, method)), daemon=True)
+        for method, names in NAMES.items()
     ]
     end = time.monotonic() + 5 * timeout
     # forks, so it comes before the threads; its own time limit is one tool's
@@ -457,7 +462,7 @@ def read_node(host: Host, unit: str, timeout: float) -> Tuple[Dict[str, str], Di
     unread: Dict[str, str] = {}
     with lock:
         for name in [name for names in NAMES.values() for name in names] + ["gpu_holders"]:
-            text = results.get(name, Text(None, "not finished in {:g} s".format(5 * timeout)))
+            text = results.get(name, Text(None, f"not finished in {5 * timeout:g} s"))
             if text.text is None:
                 unread[name] = text.why or "could not be read"
             else:

@@ -143,7 +143,7 @@ def main() -> None:
     where = (kubelet.unit.name, kubelet.endpoint)
     found, why = read_containers(host, *where)
     if found is None:
-        module.fail_json(msg="It is not known whether a container of {} runs: {}".format(prefix, why), containers=[], stopped=[])
+        module.fail_json(msg=f"It is not known whether a container of {prefix} runs: {why}", containers=[], stopped=[])
     running = choose(found, prefix)
     result = {
         "changed": bool(running),
@@ -153,12 +153,12 @@ def main() -> None:
         "stopped": [],
     }
     if not running:
-        module.exit_json(msg="no container of {} runs on this host".format(prefix), **result)
+        module.exit_json(msg=f"no container of {prefix} runs on this host", **result)
     result["diff"] = {
         "before_header": "containers on the host",
         "after_header": "containers on the host",
-        "before": "".join("{} {} {} {}\n".format(one.pod, one.container, one.id[:13], one.state) for one in running),
-        "after": "".join("{} {} {} EXITED\n".format(one.pod, one.container, one.id[:13]) for one in running),
+        "before": "".join(f"{one.pod} {one.container} {one.id[:13]} {one.state}\n" for one in running),
+        "after": "".join(f"{one.pod} {one.container} {one.id[:13]} EXITED\n" for one in running),
     }
     if module.check_mode:
         module.exit_json(**result)
@@ -167,13 +167,13 @@ def main() -> None:
     for container in running:
         refusal = stop(host, container, grace)
         if refusal:
-            refusals.append("{}: {}".format(container.id[:13], refusal))
+            refusals.append(f"{container.id[:13]}: {refusal}")
     left, why = wait_stopped(host, where, prefix, 10)
     result["stopped"] = [] if why else [one.id for one in running if one.id not in {other.id for other in left}]
     if left or why:
         reasons = "; ".join(refusals + ([why] if why else [])) or "the runtime was asked to stop it and it runs on"
-        names = ", ".join("{} ({})".format(one.container, one.id[:13]) for one in left) or "the containers"
-        module.fail_json(**dict(result, msg="Not stopped for certain: {}: {}".format(names, reasons)))
+        names = ", ".join(f"{one.container} ({one.id[:13]})" for one in left) or "the containers"
+        module.fail_json(**dict(result, msg=f"Not stopped for certain: {names}: {reasons}"))
     module.exit_json(**result)
 
 

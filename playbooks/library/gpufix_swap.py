@@ -165,7 +165,7 @@ def read_world(host: Host) -> World:
         if host.exists("/proc/meminfo") and not host.exists("/proc/swaps"):
             devices: List[Device] = []  # a kernel without swap
         else:
-            raise Refusal("which devices are swap is not known: {}".format(swaps.why))
+            raise Refusal(f"which devices are swap is not known: {swaps.why}")
     else:
         try:
             devices = parse_swaps(swaps.text)
@@ -177,7 +177,7 @@ def read_world(host: Host) -> World:
     except FileNotFoundError:
         fstab = None
     except OSError as error:
-        raise Refusal("{} cannot be read: {}".format(FSTAB, error.strerror or error)) from None
+        raise Refusal(f"{FSTAB} cannot be read: {error.strerror or error}") from None
     return World(devices, fstab, read_units(host, fstab), read_services(host))
 
 
@@ -193,18 +193,18 @@ def read_units(host: Host, fstab: Optional[bytes]) -> List[SwapUnit]:
         ]
     )
     if done.why:
-        raise Refusal("what brings swap back at boot is not known: {}".format(done.why))
+        raise Refusal(f"what brings swap back at boot is not known: {done.why}")
     return parse_units(show_blocks(done.out), fstab_whats(swap_lines(decode(fstab or b""))))
 
 
 def read_services(host: Host) -> List[Service]:
     done = host.run(["systemctl", "show"] + list(SERVICES) + ["-p", "Id,LoadState,ActiveState,UnitFileState"])
     if done.why:
-        raise Refusal("which services make swap is not known: {}".format(done.why))
+        raise Refusal(f"which services make swap is not known: {done.why}")
     return parse_services(show_blocks(done.out))
 
 
-# --- what is to be done --------------------------------------------------------------------------------------------------
+# --- what is to be done ---------------------------------------------------------------------------
 
 
 class UnitAction(NamedTuple):
@@ -242,14 +242,14 @@ class Plan(NamedTuple):
     def steps(self) -> List[str]:
         steps = []
         if self.new_fstab is not None:
-            steps.append("back up {}".format(FSTAB))
-        steps += ["disable and stop {}".format(service.name) for service in self.services]
-        steps += ["swapoff {}".format(device.name) for device in self.devices]
+            steps.append(f"back up {FSTAB}")
+        steps += [f"disable and stop {service.name}" for service in self.services]
+        steps += [f"swapoff {device.name}" for device in self.devices]
         if self.new_fstab is not None:
-            steps.append("comment the swap lines of {}".format(FSTAB))
+            steps.append(f"comment the swap lines of {FSTAB}")
         if self.new_fstab is not None or self.units:
             steps.append("systemctl daemon-reload")
-        steps += ["{} {}".format(action.verb, action.unit.name) for action in self.units]
+        steps += [f"{action.verb} {action.unit.name}" for action in self.units]
         return steps
 
 
@@ -260,12 +260,12 @@ def make_plan(world: World, memory: Dict[str, int], overcommit: Optional[int]) -
         for device in world.devices:
             if DELETED in device.path:
                 raise Refusal(
-                    "the swap file {} was deleted while it is in use: it cannot be switched off by its path, only a "
-                    "reboot ends it".format(device.name)
+                    f"the swap file {device.name} was deleted while in use: its path does not switch it off any more, only a "
+                    "reboot ends it"
                 )
         enough, arithmetic = judge_memory(world.devices, memory, overcommit)
         if not enough:
-            raise Refusal("swap stays on: {}".format(arithmetic))
+            raise Refusal(f"swap stays on: {arithmetic}")
     new_fstab = None
     if world.fstab is not None:
         edited = encode(comment_swap(decode(world.fstab)))
@@ -292,24 +292,22 @@ def make_diff(world: World, plan: Plan) -> List[Dict[str, str]]:
     if plan.new_fstab is not None and world.fstab is not None:
         parts.append(_part(FSTAB, _shown(world.fstab), _shown(plan.new_fstab)))
     if plan.devices:
-        head = "# {}\n".format(plan.memory)
+        head = f"# {plan.memory}\n"
         lines = [
-            "{} ({}, {}, {} used, priority {})\n".format(
-                device.name, device.kind, mib(device.size_kib), mib(device.used_kib), device.priority
-            )
-            for device in plan.devices
+            f"{one.name} ({one.kind}, {mib(one.size_kib)}, {mib(one.used_kib)} used, priority {one.priority})\n"
+            for one in plan.devices
         ]
         parts.append(_part("swap devices", head + "".join(lines), head))
     before, after = [], []
     for service in plan.services:
         before.append("{}: {}, {}\n".format(service.name, service.enabled, service.active or "unknown"))
-        after.append("{}: disabled, inactive\n".format(service.name))
+        after.append(f"{service.name}: disabled, inactive\n")
     for action in plan.units:
         before.append("{}: {} ({})\n".format(action.unit.name, action.unit.file_state or "loaded", action.unit.origin))
         after.append("{}: {}\n".format(action.unit.name, "disabled" if action.verb == "disable" else "masked"))
         if action.moved_to:
-            before.append("{}\n".format(action.unit.fragment))
-            after.append("{}\n".format(action.moved_to))
+            before.append(f"{action.unit.fragment}\n")
+            after.append(f"{action.moved_to}\n")
     if before:
         parts.append(_part("units that make swap at boot", "".join(before), "".join(after)))
     return parts
@@ -323,7 +321,7 @@ def _shown(data: bytes) -> str:
     return redact(data.decode("utf-8", "replace"))
 
 
-# --- doing it ------------------------------------------------------------------------------------------------------------
+# --- doing it -------------------------------------------------------------------------------------
 
 
 def apply_plan(host: Host, world: World, plan: Plan, patience: float, done: List[str]) -> None:
@@ -331,36 +329,40 @@ def apply_plan(host: Host, world: World, plan: Plan, patience: float, done: List
     fstab_path = host.path(FSTAB)
     if plan.new_fstab is not None and world.fstab is not None:
         backup = back_up(fstab_path, world.fstab, host.root)
-        done.append("backed {} up to {}".format(FSTAB, _as_host(host, backup)))
+        done.append(f"backed {FSTAB} up to {_as_host(host, backup)}")
     for service in plan.services:  # before swapoff: one that makes swap while it runs would make it again
         verb = ["stop"] if service.enabled.startswith("masked") else ["disable", "--now"]
         _must(host.run(["systemctl"] + verb + [service.name], patience).why)
-        done.append("disabled and stopped {}".format(service.name))
+        done.append(f"disabled and stopped {service.name}")
     for device in plan.devices:
-        left = parse_swaps(host.read("/proc/swaps").text or "") if plan.services or done else plan.devices
+        left = parse_swaps(_swaps_text(host))
         if device.path not in {other.path for other in left}:
-            done.append("{} is off already".format(device.name))
+            done.append(f"{device.name} is off already")
             continue
         enough, arithmetic = judge_memory(left, *read_memory(host))
         if not enough:
-            raise Refusal("{} stays on: {}".format(device.name, arithmetic))
+            raise Refusal(f"{device.name} stays on: {arithmetic}")
         switch_off(host, device, patience)
-        done.append("switched {} off".format(device.name))
+        done.append(f"switched {device.name} off")
     if plan.new_fstab is not None and world.fstab is not None:
         replace_file(fstab_path, plan.new_fstab, world.fstab, host.root)
-        done.append("commented the swap lines of {}".format(FSTAB))
+        done.append(f"commented the swap lines of {FSTAB}")
     if plan.new_fstab is not None or plan.units:
         _must(host.run(["systemctl", "daemon-reload"], 120).why)
         done.append("systemd read its units again")
     for action in plan.units:
         _act(host, action)
-        done.append("{} {}".format({"mask": "masked", "disable": "disabled"}.get(action.verb, "set aside and masked"), action.unit.name))
+        done.append(
+            "{} {}".format(
+                {"mask": "masked", "disable": "disabled"}.get(action.verb, "set aside and masked"), action.unit.name
+            )
+        )
 
 
 def _act(host: Host, action: UnitAction) -> None:
     if action.verb == "set-aside":
         if os.path.lexists(host.path(action.moved_to)):
-            raise Refusal("{} exists already, so {} cannot be set aside".format(action.moved_to, action.unit.fragment))
+            raise Refusal(f"{action.moved_to} exists already, so {action.unit.fragment} cannot be set aside")
         os.rename(host.path(action.unit.fragment), host.path(action.moved_to))
     verb = "disable" if action.verb == "disable" else "mask"
     _must(host.run(["systemctl", verb, action.unit.name], 60).why)
@@ -388,7 +390,7 @@ def switch_off(host: Host, device: Device, patience: float) -> None:
             start_new_session=True,
         )
     except OSError as error:
-        raise Refusal("swapoff: {}".format(error.strerror or error)) from None
+        raise Refusal(f"swapoff: {error.strerror or error}") from None
     used, moved = device.used_kib, time.monotonic()
     wait = 0.05
     while True:
@@ -402,17 +404,24 @@ def switch_off(host: Host, device: Device, patience: float) -> None:
             used, moved = now, time.monotonic()
         elif time.monotonic() - moved > patience:
             kill_group(process)
-            raise Refusal("swapoff {} was given up: {} in it, and no progress in {:g} s".format(device.name, mib(used), patience))
+            raise Refusal(f"swapoff {device.name} was given up: {mib(used)} in it, and no progress in {patience:g} s")
     words = one_line(err.decode("utf-8", "replace"))
     if process.returncode != 0:
-        raise Refusal("swapoff {}: {}".format(device.name, words or "ended with status {}".format(process.returncode)))
+        raise Refusal("swapoff {}: {}".format(device.name, words or f"ended with status {process.returncode}"))
     if _used(host, device.path) >= 0:
-        raise Refusal("swapoff {} said that it worked, and /proc/swaps still lists it".format(device.name))
+        raise Refusal(f"swapoff {device.name} said that it worked, and /proc/swaps still lists it")
+
+
+def _swaps_text(host: Host) -> str:
+    swaps = host.read("/proc/swaps")
+    if swaps.text is None:
+        raise Refusal(f"which devices are swap is not known any more: {swaps.why}")
+    return swaps.text
 
 
 def _used(host: Host, path: str) -> int:
     """KiB in use of a device, -1 when it is no swap any more."""
-    for device in parse_swaps(host.read("/proc/swaps").text or ""):
+    for device in parse_swaps(_swaps_text(host)):
         if device.path == path:
             return device.used_kib
     return -1
@@ -509,7 +518,7 @@ def _compare(params: Dict[str, Any], result: Dict[str, Any]) -> None:
     for name, what in (("fstab_sha256", FSTAB), ("swaps_sha256", "the set of swap devices")):
         expected = params["expect_" + name]
         if expected and expected != result[name]:
-            raise Refusal("{} changed since the preview; nothing was done".format(what))
+            raise Refusal(f"{what} changed since the preview; nothing was done")
 
 
 if __name__ == "__main__":

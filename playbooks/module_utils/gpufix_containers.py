@@ -42,11 +42,13 @@ def crictl(socket: str, *arguments: str) -> List[str]:
 
 
 def ctr(socket: str, *arguments: str) -> List[str]:
-    return ["ctr"] + (["--address", socket] if socket not in ("", CONTAINERD) else []) + ["-n", "k8s.io"] + list(arguments)
+    return (
+        ["ctr"] + (["--address", socket] if socket not in ("", CONTAINERD) else []) + ["-n", "k8s.io"] + list(arguments)
+    )
 
 
 def find_sockets(host: Host, unit: str, endpoint: str) -> List[str]:
-    """The runtime sockets to ask. The kubelet's own says it all; else each known one that exists; else the tool's default."""
+    """The runtime sockets to ask: the kubelet's own, else each known one that exists, else the tool's default."""
     if endpoint:
         return [endpoint]
     if unit.startswith(("k3s", "rke2")):
@@ -82,11 +84,11 @@ def _ask(host: Host, socket: str) -> Tuple[Optional[List[Container]], str]:
         try:
             return parse_crictl(answers[0].out, answers[1].out, socket), ""
         except (ValueError, AttributeError, TypeError) as error:
-            why = "crictl: its answer is not understood: {}".format(error)
+            why = f"crictl: its answer is not understood: {error}"
     if "crio" in socket or "docker" in socket:
         return None, why
     result, ctr_why = _ask_ctr(host, socket)
-    return (result, "") if result is not None else (None, "{}; {}".format(why, ctr_why))
+    return (result, "") if result is not None else (None, f"{why}; {ctr_why}")
 
 
 def _ask_ctr(host: Host, socket: str) -> Tuple[Optional[List[Container]], str]:
@@ -108,7 +110,7 @@ def _ask_ctr(host: Host, socket: str) -> Tuple[Optional[List[Container]], str]:
         try:
             pod, container = parse_info(info.out)
         except (ValueError, AttributeError, TypeError) as error:
-            return None, "ctr: its answer is not understood: {}".format(error)
+            return None, f"ctr: its answer is not understood: {error}"
         found.append(Container(pod, container, name, states.get(name, "EXITED"), "ctr", socket))
     return found, ""
 
@@ -132,7 +134,7 @@ def parse_crictl(containers: str, pods: str, socket: str = "") -> List[Container
 def _items(text: str, key: str) -> List[Any]:
     data = json.loads(text)
     if not isinstance(data, dict) or key not in data and data:
-        raise ValueError("no {}".format(key))
+        raise ValueError(f"no {key}")
     items = data.get(key) or []
     for item in items:
         if not isinstance(item, dict) or "id" not in item:

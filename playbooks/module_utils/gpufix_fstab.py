@@ -36,7 +36,7 @@ def swap_lines(text: str) -> list[tuple[int, str]]:
 
 
 def comment_swap(text: str) -> str:
-    """``text`` with a ``#`` at the start of each swap line; every other byte as it was. Doing it twice is doing it once."""
+    """``text`` with a ``#`` at the start of each swap line; every other byte as it was. Idempotent."""
     return "\n".join("#" + line if _SWAP_LINE.match(line) else line for line in text.split("\n"))
 
 
@@ -46,7 +46,7 @@ def sha256(data: bytes) -> str:
 
 def backup_path(path: str, data: bytes) -> str:
     """Where the copy of ``path``, holding ``data``, is kept. The same content always has the same name."""
-    return "{}.gpufix-{}".format(path, sha256(data)[:12])
+    return f"{path}.gpufix-{sha256(data)[:12]}"
 
 
 def follow(path: str, root: str = "/") -> str:
@@ -59,7 +59,7 @@ def follow(path: str, root: str = "/") -> str:
             path = os.path.join(root, target.lstrip("/"))
         else:
             path = os.path.join(os.path.dirname(path), target)
-    raise OSError("too many levels of symbolic links: {}".format(path))
+    raise OSError(f"too many levels of symbolic links: {path}")
 
 
 def why_not_writable(path: str, root: str = "/") -> str:
@@ -67,19 +67,19 @@ def why_not_writable(path: str, root: str = "/") -> str:
     try:
         real = follow(path, root)
         if not stat.S_ISREG(os.stat(real).st_mode):
-            return "{} is not a regular file".format(real)
+            return f"{real} is not a regular file"
     except OSError as error:
         return str(error)
     folder = os.path.dirname(real)
     if os.path.ismount(real):
-        return "{} is a mount point of its own, it cannot be replaced".format(real)
+        return f"{real} is a mount point of its own, it cannot be replaced"
     if not os.access(folder, os.W_OK | os.X_OK):
-        return "no new file can be made in {} (read-only file system, or no right)".format(folder)
+        return f"no new file can be made in {folder} (read-only file system, or no right)"
     return ""
 
 
 def back_up(path: str, data: bytes, root: str = "/") -> str:
-    """Keep ``data``, the present content of ``path``, in a file beside it with the same mode and owner; return its path.
+    """Keep ``data``, the content of ``path``, in a file beside it with the same mode and owner; return its path.
 
     An existing backup is never overwritten: it holds the same content, or this raises FileExistsError.
     """
@@ -92,7 +92,7 @@ def back_up(path: str, data: bytes, root: str = "/") -> str:
         except FileExistsError:
             with open(backup, "rb") as stream:
                 if stream.read() != data:
-                    raise FileExistsError("{} exists and holds something else".format(backup)) from None
+                    raise FileExistsError(f"{backup} exists and holds something else") from None
     finally:
         os.unlink(temporary)
     _sync_folder(os.path.dirname(real))
@@ -108,7 +108,7 @@ def replace_file(path: str, data: bytes, expected: bytes, root: str = "/") -> st
     real = follow(path, root)
     with open(real, "rb") as stream:
         if stream.read() != expected:
-            raise FstabChanged("{} changed since it was read".format(path))
+            raise FstabChanged(f"{path} changed since it was read")
     backup = back_up(path, expected, root)
     temporary = _write_beside(real, data)
     try:
@@ -123,7 +123,7 @@ def replace_file(path: str, data: bytes, expected: bytes, root: str = "/") -> st
 def _write_beside(real: str, data: bytes) -> str:
     """A new file with ``data``, in the folder of ``real`` and with its mode, owner and attributes, safely on disk."""
     was = os.stat(real)
-    temporary = "{}.gpufix-tmp-{}".format(real, os.getpid())
+    temporary = f"{real}.gpufix-tmp-{os.getpid()}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:

@@ -73,19 +73,19 @@ class Host:
                 start_new_session=True,
             )
         except FileNotFoundError:
-            return Done(None, "", "", "{}: not installed".format(name))
+            return Done(None, "", "", f"{name}: not installed")
         except OSError as error:
-            return Done(None, "", "", "{}: {}".format(name, error.strerror or error))
+            return Done(None, "", "", f"{name}: {error.strerror or error}")
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             kill_group(process)
-            return Done(None, "", "", "{}: no answer in {:g} s".format(name, timeout))
+            return Done(None, "", "", f"{name}: no answer in {timeout:g} s")
         text, words = out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
         if process.returncode == 0:
             return Done(0, text, words, "")
-        said = one_line(words) or one_line(text) or "ended with status {}".format(process.returncode)
-        return Done(process.returncode, text, words, said if said.startswith(name) else "{}: {}".format(name, said))
+        said = one_line(words) or one_line(text) or f"ended with status {process.returncode}"
+        return Done(process.returncode, text, words, said if said.startswith(name) else f"{name}: {said}")
 
     def read_bytes(self, path: str) -> bytes:
         with open(self.path(path), "rb") as stream:
@@ -96,7 +96,7 @@ class Host:
         try:
             return Text(self.read_bytes(path).decode("utf-8", "replace"))
         except OSError as error:
-            return Text(None, "{}: {}".format(path, error.strerror or error))
+            return Text(None, f"{path}: {error.strerror or error}")
 
     def word(self, path: str) -> str:
         """The first line of a small file (sysfs), empty when it cannot be read."""
@@ -108,10 +108,10 @@ class Host:
         return sorted(os.listdir(self.path(path)))
 
     def link_name(self, path: str) -> str:
-        """The last part of where a link leads (sysfs: driver, iommu_group), empty when there is none."""
+        """The last part of where a link leads (sysfs: driver, iommu_group), empty when there is none. Raises OSError."""
         try:
             return os.path.basename(os.readlink(self.path(path)))
-        except OSError:
+        except FileNotFoundError:
             return ""
 
 
@@ -142,7 +142,7 @@ def in_child(work: Callable[[], Any], timeout: float) -> Callable[[], Tuple[Any,
             try:
                 answer = json.dumps([work(), ""])
             except Exception as error:  # the parent says what went wrong
-                answer = json.dumps([None, one_line(str(error)) or type(error).__name__])
+                answer = json.dumps([None, one_line(getattr(error, "strerror", None) or str(error)) or repr(error)])
             with os.fdopen(writer, "w") as stream:
                 stream.write(answer)
         finally:
@@ -158,7 +158,7 @@ def _child_answer(pid: int, reader: int, end: float, timeout: float) -> Tuple[An
             ready, _writable, _broken = select.select([stream], [], [], max(0.0, end - time.monotonic()))
             if not ready:
                 os.kill(pid, signal.SIGKILL)
-                return None, "not finished in {:g} s".format(timeout)
+                return None, f"not finished in {timeout:g} s"
             part = stream.read(65536)
             if not part:
                 break

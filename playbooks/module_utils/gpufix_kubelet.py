@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shlex
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Tuple
 
 from ansible.module_utils.gpufix_host import Host, Text, show_blocks
 
@@ -32,8 +32,8 @@ FATAL = re.compile(
 )
 _JOURNAL_LINE = re.compile(r"^\S+ \S+ (?P<who>[^\s\[:]+(?: [^\s\[:]+)*?)(?:\[\d+\])?: (?P<message>.*)$")
 _BOUNDARY = re.compile(
-    r"^(?:Stopped |Stopping |Failed to start )|: (?:Main process exited|Failed with result|Scheduled restart|Unit entered"
-    r"|Service hold-off time over|Deactivated|Succeeded|Start request repeated)"
+    r"^(?:Stopped |Stopping |Failed to start )|: (?:Main process exited|Failed with result|Scheduled restart"
+    r"|Unit entered|Service hold-off time over|Deactivated|Succeeded|Start request repeated)"
 )
 
 
@@ -50,7 +50,9 @@ class Unit(NamedTuple):
     @property
     def running_or_about_to(self) -> bool:
         """Alive, or brought to life by systemd with nobody asking (auto-restart)."""
-        return self.active in ("active", "activating", "reloading", "deactivating") or self.sub.startswith("auto-restart")
+        return self.active in ("active", "activating", "reloading", "deactivating") or self.sub.startswith(
+            "auto-restart"
+        )
 
 
 class Argument(NamedTuple):
@@ -73,14 +75,16 @@ class Kubelet(NamedTuple):
     endpoint: str
 
 
-# --- the unit ----------------------------------------------------------------------------------------------------------
+# --- the unit -------------------------------------------------------------------------------------
 
 
 def find_unit(host: Host, wanted: str = "") -> Unit:
     """The unit that runs the kubelet here, or ``wanted``. The plain kubelet comes first where several would do."""
     candidates = [unit_name(wanted)] if wanted else list(UNITS)
     done = host.run(
-        ["systemctl", "show"] + candidates + ["-p", "Id", "-p", "LoadState", "-p", "ActiveState", "-p", "SubState", "-p", "UnitFileState"]
+        ["systemctl", "show"]
+        + candidates
+        + ["-p", "Id", "-p", "LoadState", "-p", "ActiveState", "-p", "SubState", "-p", "UnitFileState"]
     )
     if done.why:
         return Unit("", why=done.why)
@@ -117,7 +121,7 @@ def choose_unit(blocks: List[Dict[str, str]], candidates: List[str]) -> Unit:
     return min(ranked, key=lambda entry: entry[:2])[2]
 
 
-# --- the journal -------------------------------------------------------------------------------------------------------
+# --- the journal ----------------------------------------------------------------------------------
 
 
 def trim_journal(text: str, starts: int = 2, limit: int = 5000) -> str:
@@ -169,7 +173,7 @@ def is_fatal(line: str) -> bool:
     return bool(FATAL.search(match.group("message")))
 
 
-# --- the arguments -----------------------------------------------------------------------------------------------------
+# --- the arguments --------------------------------------------------------------------------------
 
 
 def exec_lines(value: str) -> List[List[str]]:
@@ -197,10 +201,9 @@ def parse_environment(value: str) -> Dict[str, str]:
 
 
 def parse_environment_file(text: str) -> Dict[str, str]:
-    """Pure. An EnvironmentFile of systemd: ``NAME=value`` lines, quotes, comments, lines that go on after a backslash."""
+    """Pure. An EnvironmentFile of systemd: ``NAME=value`` lines, quotes, comments, lines continued by a backslash."""
     result: Dict[str, str] = {}
-    for line in re.sub(r"\\\n", "", text).split("\n"):
-        line = line.strip()
+    for line in (whole.strip() for whole in re.sub(r"\\\n", "", text).split("\n")):
         if not line or line[0] in "#;":
             continue
         name, equals, value = line.partition("=")
@@ -225,7 +228,7 @@ def expand(words: List[str], variables: Dict[str, Tuple[str, str]], source: str)
         whole = re.match(r"^\$([A-Za-z_]\w*)$", word)
         if whole:
             if whole.group(1) not in variables:
-                notes.append("${} is not set".format(whole.group(1)))
+                notes.append(f"${whole.group(1)} is not set")
                 continue
             value, where = variables[whole.group(1)]
             arguments += [Argument(text, where) for text in _words(value)]
@@ -288,7 +291,7 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\x([0-9a-fA-F]{2})", lambda match: chr(int(match.group(1), 16)), text)
 
 
-# --- all of it ---------------------------------------------------------------------------------------------------------
+# --- all of it ------------------------------------------------------------------------------------
 
 
 def read_kubelet(host: Host, wanted: str = "") -> Kubelet:
@@ -309,8 +312,12 @@ def read_kubelet(host: Host, wanted: str = "") -> Kubelet:
     config_path = flag(arguments, "config") or DEFAULT_CONFIG
     config = host.read(config_path)
     config_d = _read_config_folder(host, unit.name, flag(arguments, "config-dir"), show.text is not None)
-    endpoint = flag(arguments, "container-runtime-endpoint") or config_value(config.text or "", "containerRuntimeEndpoint")
-    return Kubelet(unit, show, tuple(arguments), tuple(notes), flags, config, config_d, re.sub(r"^unix://", "", endpoint))
+    endpoint = flag(arguments, "container-runtime-endpoint") or config_value(
+        config.text or "", "containerRuntimeEndpoint"
+    )
+    return Kubelet(
+        unit, show, tuple(arguments), tuple(notes), flags, config, config_d, re.sub(r"^unix://", "", endpoint)
+    )
 
 
 def config_value(text: str, key: str) -> str:
@@ -321,7 +328,7 @@ def config_value(text: str, key: str) -> str:
             return value if isinstance(value, str) else json.dumps(value)
         except (ValueError, AttributeError):
             pass
-    match = re.search(r"""^["']?{}["']?[ \t]*:[ \t]*(.+?)[ \t]*(?:[ \t]#.*)?$""".format(re.escape(key)), text, re.MULTILINE)
+    match = re.search(rf"""^["']?{re.escape(key)}["']?[ \t]*:[ \t]*(.+?)[ \t]*(?:[ \t]#.*)?$""", text, re.MULTILINE)
     return match.group(1).strip("\"'") if match else ""
 
 
@@ -330,7 +337,7 @@ def read_arguments(host: Host, unit: str, blocks: List[Dict[str, str]]) -> Tuple
     source = show.get("FragmentPath", "") or unit
     drop_ins = show.get("DropInPaths", "").split()
     if drop_ins:
-        source = drop_ins[-1] if len(drop_ins) == 1 else "{} and its drop-ins".format(source)
+        source = drop_ins[-1] if len(drop_ins) == 1 else f"{source} and its drop-ins"
     variables = {name: (value, source) for name, value in parse_environment(show.get("Environment", "")).items()}
     notes: List[str] = []
     for entry in show.get("EnvironmentFiles", "").split("\n"):
@@ -357,8 +364,8 @@ def _distribution_arguments(host: Host, unit: str, arguments: List[Argument]) ->
     more: List[Argument] = []
     family = "k3s" if unit.startswith("k3s") else "rke2" if unit.startswith("rke2") else ""
     if family:
-        for path in ["/etc/rancher/{}/config.yaml".format(family)] + _conf_files(
-            host, "/etc/rancher/{}/config.yaml.d".format(family), ".yaml"
+        for path in [f"/etc/rancher/{family}/config.yaml"] + _conf_files(
+            host, f"/etc/rancher/{family}/config.yaml.d", ".yaml"
         ):
             text = host.read(path).text
             if text is not None:
@@ -378,12 +385,12 @@ def _distribution_arguments(host: Host, unit: str, arguments: List[Argument]) ->
 
 def format_arguments(arguments: List[Argument], notes: List[str]) -> str:
     """Pure. One argument a line, after ``# from PATH`` where the source changes."""
-    lines = ["# {}".format(note) for note in notes]
+    lines = [f"# {note}" for note in notes]
     source = None  # type: Optional[str]
     for argument in arguments:
         if argument.source != source:
             source = argument.source
-            lines.append("# from {}".format(source))
+            lines.append(f"# from {source}")
         lines.append(argument.text.replace("\n", " "))
     return "".join(line + "\n" for line in lines) or "# the kubelet is started without arguments\n"
 
@@ -391,7 +398,7 @@ def format_arguments(arguments: List[Argument], notes: List[str]) -> str:
 def _read_config_folder(host: Host, unit: str, folder: str, flags_known: bool) -> Text:
     if not folder:
         for family in ("k3s", "rke2"):
-            default = "/var/lib/rancher/{}/agent/etc/kubelet.conf.d".format(family)
+            default = f"/var/lib/rancher/{family}/agent/etc/kubelet.conf.d"
             if unit.startswith(family) and host.exists(default):
                 folder = default
     if not folder:
@@ -401,14 +408,16 @@ def _read_config_folder(host: Host, unit: str, folder: str, flags_known: bool) -
     try:
         host.names(folder)
     except OSError as error:
-        return Text(None, "{}: {}".format(folder, error.strerror or error))
+        return Text(None, f"{folder}: {error.strerror or error}")
     parts = []
     for path in _conf_files(host, folder, ".conf"):
         content = host.read(path)
         if content.text is None:
             return Text(None, content.why)
-        parts.append("# file: {}\n{}".format(path, content.text if content.text.endswith("\n") else content.text + "\n"))
-    return Text("".join(parts) or "# no .conf file in {}\n".format(folder))
+        parts.append(
+            "# file: {}\n{}".format(path, content.text if content.text.endswith("\n") else content.text + "\n")
+        )
+    return Text("".join(parts) or f"# no .conf file in {folder}\n")
 
 
 def _conf_files(host: Host, folder: str, ending: str) -> List[str]:

@@ -18,9 +18,13 @@ _NAMED = re.compile("(?ix) (?P<name>" + _NAME + r") (?P<gap> = | [\"']\s*:\s* )"
 _QUOTED = re.compile(r"(?ix) (?<=[\"']) (?P<name>" + _NAME + r") (?P<gap>=) (?P<value>[^\"'\n]*) (?=[\"'])")
 _YAML = re.compile(r"(?ix) ^ (?P<lead>[ \t]* (?:-[ \t]+)?) (?P<name>" + _NAME + r") (?P<gap>:[ \t]+) (?P<value>\S.*)")
 # Only lines that hold one of these are looked at closely: a journal has thousands of lines.
-_HINT = re.compile(r"(?i)pass|pwd|pw[=:]|cred|secret|token|key|--bootstrap|bearer|eyJ|://[^/\s]*@|K10|\.[a-z0-9]{16}(?!\w)")
+_HINT = re.compile(
+    r"(?i)pass|pwd|pw[=:]|cred|secret|token|key|--bootstrap|bearer|eyJ|://[^/\s]*@|K10|\.[a-z0-9]{16}(?!\w)"
+)
 _ARGUMENT = re.compile(r"(?i)((?<!\S)--?(?:[\w-]*(?:token|password|secret))[ \t]+)(?!-)(\S+)")
-_HARMLESS_NAME = re.compile(r"(?i)(file|dir|path|kubeconfig|ttl|mode|webhook[\w-]*|provider[\w-]*|rotat\w*|mount\w*)$|webhook")
+_HARMLESS_NAME = re.compile(
+    r"(?i)(file|dir|path|kubeconfig|ttl|mode|webhook[\w-]*|provider[\w-]*|rotat\w*|mount\w*)$|webhook"
+)
 _HARMLESS_VALUE = re.compile(r"(?i)^[\"']?(true|false|yes|no|null|none|\d{1,6}|)[\"']?$")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 _WHOLE = (

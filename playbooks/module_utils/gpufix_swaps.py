@@ -80,7 +80,7 @@ def parse_swaps(text: str) -> List[Device]:
             path, kind, size, used, priority = words
             devices.append(Device(path, kind, int(size), int(used), int(priority)))
         except ValueError:
-            raise ValueError("line {} of /proc/swaps is not understood: {}".format(number, line)) from None
+            raise ValueError(f"line {number} of /proc/swaps is not understood: {line}") from None
     return devices
 
 
@@ -95,7 +95,8 @@ def parse_meminfo(text: str) -> Dict[str, int]:
 
 
 def mib(kib: int) -> str:
-    return "{:,} MiB".format(-(-kib // 1024))
+    """Rounded up, so that a little in use is never shown as nothing."""
+    return f"{-(-kib // 1024):,} MiB"
 
 
 def judge_memory(devices: List[Device], memory: Dict[str, int], overcommit: Optional[int]) -> Tuple[bool, str]:
@@ -107,11 +108,13 @@ def judge_memory(devices: List[Device], memory: Dict[str, int], overcommit: Opti
     used = sum(device.used_kib for device in devices)
     available = memory.get("MemAvailable")
     if available is None:
-        return False, "MemAvailable is not in /proc/meminfo, so it is not known whether memory can hold {} of swap".format(
-            mib(used)
+        return (
+            False,
+            f"MemAvailable is not in /proc/meminfo, so it is not known whether memory can hold {mib(used)} of swap",
         )
     usable = available * 9 // 10
-    text = "{} in swap, {} of memory usable (MemAvailable {} less 10 %)".format(mib(used), mib(usable), mib(available))
+    text = f"{mib(used)} in swap, {usable // 1024:,} MiB of memory usable"
+    text += f" (MemAvailable {available // 1024:,} MiB less 10 %)"
     if used > usable:
         return False, text + ": too little"
     if overcommit is None:
@@ -119,11 +122,10 @@ def judge_memory(devices: List[Device], memory: Dict[str, int], overcommit: Opti
     if overcommit != 2:
         return True, text
     try:
-        room = memory["CommitLimit"] - memory["SwapTotal"]
-        promised = memory["Committed_AS"]
+        room, promised = memory["CommitLimit"] - memory["SwapTotal"], memory["Committed_AS"]
     except KeyError as error:
-        return False, text + "; vm.overcommit_memory is 2 and {} is not in /proc/meminfo".format(error.args[0])
-    text += "; vm.overcommit_memory is 2: {} promised, {} allowed without swap".format(mib(promised), mib(room))
+        return False, text + f"; vm.overcommit_memory is 2 and {error.args[0]} is not in /proc/meminfo"
+    text += f"; vm.overcommit_memory is 2: {mib(promised)} promised, {room // 1024:,} MiB allowed without swap"
     return (True, text) if room >= promised else (False, text + ": too little")
 
 
@@ -134,7 +136,9 @@ def fstab_whats(lines: List[Tuple[int, str]]) -> List[str]:
         field = line.split()[0]
         field = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), field)
         tag, equals, value = field.partition("=")
-        folder = {"UUID": "by-uuid", "LABEL": "by-label", "PARTUUID": "by-partuuid", "PARTLABEL": "by-partlabel"}.get(tag.upper())
+        folder = {"UUID": "by-uuid", "LABEL": "by-label", "PARTUUID": "by-partuuid", "PARTLABEL": "by-partlabel"}.get(
+            tag.upper()
+        )
         whats.append("/dev/disk/{}/{}".format(folder, value.strip("\"'")) if equals and folder else field)
     return whats
 

@@ -126,7 +126,7 @@ class Session:
         return read_cluster(self._cluster, self.node)
 
     def _read_host(self) -> tuple[dict[str, str], dict[str, str]]:
-        result = self.run(READ_NODE, self.host, {"gpufix_host": self.host})
+        result = self.run(READ_NODE, self.host, {"gpufix_host": self.host}, show=False)
         if result.trouble is Trouble.NO_HOST:
             return {}, {"host": NO_SUCH_HOST}
         if not result.ok:
@@ -152,15 +152,16 @@ class Session:
             )
         return snapshot
 
-    def run(self, playbook: str, host: str, variables: Variables, *, check: bool = False) -> PlayResult:
-        """Run one playbook, showing each task as it begins. ``host`` is who must have been processed."""
+    def run(
+        self, playbook: str, host: str, variables: Variables, *, check: bool = False, show: bool = True
+    ) -> PlayResult:
+        """Run one playbook; with ``show``, say each task as it begins. ``host`` is who must have been processed."""
 
-        def show(event: Mapping[str, object]) -> None:
+        def say(event: Mapping[str, object]) -> None:
             if line := progress(event):
                 self.ui.progress(line)
 
-        run = self.runner.run(resources.playbook_path(playbook), variables, check=check, on_event=show)
-        self.ui.progress("")
+        run = self.runner.run(resources.playbook_path(playbook), variables, check=check, on_event=say if show else None)
         if run.killed:
             return PlayResult(
                 False,

@@ -14,9 +14,8 @@ else's hand is not the tool's fault; acting on top of it is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from gpufix.model import (
     ClusterPolicyFacts,
@@ -41,8 +40,7 @@ TARGETS = ("container", "vm-passthrough")
 HAND_LABELS = ("container", "vm-passthrough", "", "nonsense")
 
 
-@dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """The node, its GPU and what the cluster wants of it; by default the incident: dead by swap, a job on the card."""
 
     label: str = "vm-passthrough"
@@ -85,47 +83,47 @@ Outcome = tuple[World, str]
 
 def _card_taken(world: World, how: str) -> Outcome:
     killed = world.jobs - world.agreed
-    return replace(world, jobs=frozenset()), f"{how} killed the job {min(killed)}" if killed else ""
+    return world._replace(jobs=frozenset()), f"{how} killed the job {min(killed)}" if killed else ""
 
 
 def _kubelet_starts(world: World) -> Outcome:
     if world.swap and not world.swap_allowed:
         harm = "the kubelet was started into swap" if world.promised else ""
-        return replace(world, kubelet="auto-restart"), harm
-    alive = replace(world, kubelet="active")
+        return world._replace(kubelet="auto-restart"), harm
+    alive = world._replace(kubelet="active")
     if world.container and (world.doomed or not world.deploy_vfio):
-        gone = replace(alive, container=False, doomed=False)
+        gone = alive._replace(container=False, doomed=False)
         return _card_taken(gone, "preStop") if world.old_kubelet else (gone, "")
-    return replace(alive, doomed=False), ""
+    return alive._replace(doomed=False), ""
 
 
 def _kubelet_syncs(world: World) -> Outcome:
     if world.container and (world.doomed or not world.deploy_vfio):
-        return _card_taken(replace(world, container=False, doomed=False), "preStop")
+        return _card_taken(world._replace(container=False, doomed=False), "preStop")
     if not world.container and world.deploy_vfio:
-        return _card_taken(replace(world, container=True), "vfio-manager")
+        return _card_taken(world._replace(container=True), "vfio-manager")
     return world, ""
 
 
 def _deploy_label(world: World, stands: bool) -> World:
     """With the label gone the DaemonSet controller marks the pod; a label that returns does not unmark it."""
-    return replace(world, deploy_vfio=stands, doomed=world.doomed or (not stands and world.container))
+    return world._replace(deploy_vfio=stands, doomed=world.doomed or (not stands and world.container))
 
 
 def _reboot(world: World) -> Outcome:
     """Jobs and containers end with the machine; an enabled kubelet starts, held or not; swap comes from its sources."""
     back = world.fstab or world.native_unit
-    return _kubelet_starts(replace(world, jobs=frozenset(), container=False, doomed=False, swap=back, heavy=False))
+    return _kubelet_starts(world._replace(jobs=frozenset(), container=False, doomed=False, swap=back, heavy=False))
 
 
-@lru_cache(maxsize=None)
+@cache
 def autonomous(world: World) -> tuple[Outcome, ...]:
     """What can happen next with nobody doing anything."""
     return tuple(_autonomous(world))
 
 
 def _autonomous(world: World) -> Iterator[Outcome]:
-    yield replace(world, operator=not world.operator), ""
+    yield world._replace(operator=not world.operator), ""
     wanted = world.served == "vm-passthrough"
     if world.operator and world.deploy_vfio != wanted:
         yield _deploy_label(world, wanted), ""
@@ -136,29 +134,28 @@ def _autonomous(world: World) -> Iterator[Outcome]:
     yield _reboot(world)
 
 
-@lru_cache(maxsize=None)
+@cache
 def by_hand(world: World) -> tuple[tuple[str, World], ...]:
     """What somebody else may do on the node, whatever comes of it."""
     return tuple(_by_hand(world))
 
 
 def _by_hand(world: World) -> Iterator[tuple[str, World]]:
-    touched = replace(world, promised=False)
-    yield "swapon", replace(touched, swap=True)
-    yield "swapoff", replace(touched, swap=False, heavy=False)
-    yield "fstab line added", replace(touched, fstab=True)
+    touched = world._replace(promised=False)
+    yield "swapon", touched._replace(swap=True)
+    yield "swapoff", touched._replace(swap=False, heavy=False)
+    yield "fstab line added", touched._replace(fstab=True)
     for label in TARGETS:
-        yield f"labelled {label}", replace(world, label=label)
-    yield "job started", replace(world, jobs=world.jobs | {2})
-    yield "kubelet started", _kubelet_starts(replace(touched, kubelet="inactive"))[0]
-    yield "kubelet stopped", replace(world, kubelet="inactive")
+        yield f"labelled {label}", world._replace(label=label)
+    yield "job started", world._replace(jobs=world.jobs | {2})
+    yield "kubelet started", _kubelet_starts(touched._replace(kubelet="inactive"))[0]
+    yield "kubelet stopped", world._replace(kubelet="inactive")
 
 
 # --- the tool's steps ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(NamedTuple):
     """A step somebody wants to take. ``shown``: the processes its gate listed. ``blind``: what cannot be read."""
 
     step: str
@@ -175,25 +172,25 @@ def outcomes(world: World, attempt: Attempt, *, holds_unit: bool = True) -> Iter
         yield world, "a change without consent" if not attempt.agreed else "a change without an undo"
         return
     if attempt.shown:
-        world = replace(world, agreed=world.agreed | attempt.shown)
+        world = world._replace(agreed=world.agreed | attempt.shown)
     if attempt.step == "relabel":
-        labelled = replace(world, label=attempt.target)
+        labelled = world._replace(label=attempt.target)
         yield labelled, ""
         if attempt.target == "container":
             yield _deploy_label(labelled, False), ""
     elif attempt.step == "stop-vfio-manager":
-        yield replace(world, container=False), ""
+        yield world._replace(container=False), ""
     elif attempt.step == "disable-swap":
         held = world
         if holds_unit and world.kubelet != "active":
-            held = replace(world, kubelet="inactive")
+            held = world._replace(kubelet="inactive")
             yield held, ""
-        off = replace(held, swap=False, heavy=False)
+        off = held._replace(swap=False, heavy=False)
         yield off, "swapoff ran out of memory" if world.swap and world.heavy else ""
-        yield replace(off, fstab=False), ""
-        yield replace(off, fstab=False, native_unit=False), ""
+        yield off._replace(fstab=False), ""
+        yield off._replace(fstab=False, native_unit=False), ""
     else:
-        yield _kubelet_starts(replace(world, promised=True))
+        yield _kubelet_starts(world._replace(promised=True))
 
 
 class Faults:
@@ -230,9 +227,8 @@ class Faults:
 
 # --- what can be read of it ------------------------------------------------------------------------------------------
 
-HOST = frozenset(
-    "unit journal swap_allowed swaps memory overcommit fstab_swap swap_units swap_services containers gpu_holders".split()
-)
+SWAP = frozenset({"swap_allowed", "swaps", "memory", "overcommit", "fstab_swap", "swap_units", "swap_services"})
+HOST = SWAP | {"unit", "journal", "containers", "gpu_holders"}
 CLUSTER = frozenset({"node", "pods", "cluster_policy"})
 READABLE = tuple(sorted(HOST | CLUSTER))
 
@@ -242,11 +238,12 @@ UNREAD: Observation[Any] = Observation.missing("could not be read")
 
 def read(world: World, blind: frozenset[str] = frozenset()) -> Facts:
     """The world as a fresh read shows it, without what ``blind`` names."""
-    never = dict.fromkeys(("nodes", "vms", "kubevirt", "gpus", "boot_id", "in_container"), UNREAD)
-    return Facts(NODE, None, **never, **{**_observations(world), **dict.fromkeys(blind, UNREAD)})
+    never = ("nodes", "vms", "kubevirt", "gpus", "boot_id", "in_container")
+    seen: dict[str, Any] = {**_observations(world), **dict.fromkeys((*blind, *never), UNREAD)}
+    return Facts(NODE, None, **seen)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _observations(world: World) -> dict[str, Observation[Any]]:
     labels = {"nvidia.com/gpu.present": "true"}
     if world.label:
@@ -254,19 +251,19 @@ def _observations(world: World) -> dict[str, Observation[Any]]:
     if world.deploy_vfio:
         labels["nvidia.com/gpu.deploy.vfio-manager"] = "true"
     alive = world.kubelet == "active"
-    pods = (PodFacts("gpu-operator", POD, node=NODE, deleting=world.doomed),) if world.deploy_vfio or world.doomed else ()
+    pod = PodFacts("gpu-operator", POD, node=NODE, deleting=world.doomed)
     states = {"active": ("active", "running"), "auto-restart": ("activating", "auto-restart")}
     active, sub = states.get(world.kubelet, ("inactive", "dead"))
     used, available = (3_000_000, 2_000_000) if world.heavy else (28, 20_000_000)
     seen: dict[str, Any] = {
         "node": NodeFacts(NODE, labels=labels, ready="True" if alive else "Unknown"),
-        "pods": pods,
+        "pods": (pod,) if world.deploy_vfio or world.doomed else (),
         "cluster_policy": ClusterPolicyFacts(
             True,
             sandbox_enabled=world.sandbox,
             default_workload=world.default,
             namespace="gpu-operator",
-            operator_pods=int(world.operator),
+            operator_pods=None,
         ),
         "unit": UnitFacts("kubelet", active, sub, restarts=0 if alive else 7, unit_file_state="enabled"),
         "journal": JournalFacts(()),

@@ -11,7 +11,7 @@ import yaml
 
 from gpufix.model import Evidence, Status
 
-PLACES = ("fatal", "running", "ready-message", "kernel", "vm")
+PLACES = ("fatal", "running", "ready-message", "kernel", "vm", "noise")
 NEEDS = ("not-ready", "ready-unknown", "ready-false", "disk-pressure")
 MEANINGS = ("answers", "not-asked", "silent")
 _KEYS = {"id", "where", "match", "not", "also", "differ", "needs", "unless", "status", "says", "source"}
@@ -74,16 +74,16 @@ class Signatures:
         return tuple(entry for entry in self.entries if entry.where == where)
 
     def match(
-        self, where: str, lines: Iterable[Evidence], context: Iterable[Evidence], holds: frozenset[str]
+        self, where: str, lines: Iterable[Evidence], context: Iterable[Evidence], holds: frozenset[str], id: str = ""
     ) -> Hit | None:
-        """The first signature of ``where`` that one of ``lines`` meets, latest line first.
+        """The first signature of ``where`` (and of ``id``, if given) that one of ``lines`` meets, latest line first.
 
         ``context``: all lines of the same start or log. ``holds``: the conditions (of NEEDS) that hold now.
         """
         newest_first = list(lines)[::-1]
         around = list(context)
         for entry in self.at(where):
-            if entry.needs <= holds:
+            if entry.needs <= holds and id in ("", entry.id):
                 hit = _meet(entry, newest_first, around)
                 if hit is not None:
                     return hit

@@ -30,7 +30,8 @@ def read_snapshot_folder(folder: Path, node: str) -> Snapshot:
             if path.is_file():
                 name = f"{side}/{path.relative_to(folder / side).as_posix()}"
                 try:
-                    files[name] = path.read_text(encoding="utf-8", errors="surrogateescape")
+                    with path.open(encoding="utf-8", errors="surrogateescape", newline="") as text:
+                        files[name] = text.read()
                 except OSError as error:
                     raise GpufixError(f"{path}: {error.strerror}", "make the snapshot readable") from None
     if not files and not (folder / "meta.yml").is_file():
@@ -96,7 +97,6 @@ def write_snapshot(snapshot: Snapshot, folder: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    with os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8", errors="surrogateescape"
-    ) as out:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as out:
         out.write(text)

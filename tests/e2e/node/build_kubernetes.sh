@@ -98,9 +98,9 @@ build_from_debian() {
     done
     cd "$WORK"
     "${apt[@]}" update >&2
-    "${apt[@]}" source --download-only kubernetes=1.20.2* >&2 || "${apt[@]}" source --download-only kubernetes >&2
+    "${apt[@]}" source --download-only kubernetes >&2 # Debian calls it 1.20.5+really1.20.2
     mkdir -p gopath/src/k8s.io
-    tar xzf kubernetes_1.20.2*.orig.tar.gz -C gopath/src/k8s.io
+    tar xzf kubernetes_*.orig.tar.gz -C gopath/src/k8s.io
     mv gopath/src/k8s.io/kubernetes-1.20.2 gopath/src/k8s.io/kubernetes
     cd gopath/src/k8s.io/kubernetes
     unset GOROOT GOFLAGS

@@ -4,15 +4,14 @@
 #   realnode.sh up | incident [MODE] | reset MODE | heal | fault NAME | status | image | down
 #   realnode.sh kubectl ARGS... | ssh COMMAND | inside COMMAND
 #
-# "realnode.sh --help" says what each does, what is real and what stands in, and what the environment
-# sets. Everything is in realnode.py beside this file, which the tests import; it needs Python >= 3.11
-# and nothing outside its standard library.
+# "realnode.sh" alone says what each does and what the environment sets, __init__.py what is real and what
+# stands in. This only finds a Python >= 3.11; nothing outside its standard library is needed.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")
 for python in "${PYTHON:-}" "$here/../../../.venv/bin/python" python3; do
     if [ -n "$python" ] && "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-        exec "$python" "$here/realnode.py" "${@:---help}"
+        PYTHONPATH=$here/..${PYTHONPATH:+:$PYTHONPATH} exec "$python" -m node "$@"
     fi
 done
 echo "realnode.sh: Python >= 3.11 is needed (set PYTHON)" >&2

@@ -10,7 +10,7 @@ from gpufix.core.parse.journal import parse_journal
 from gpufix.core.parse.kubelet_config import parse_swap_allowed
 from gpufix.core.parse.pods import parse_pods
 from gpufix.core.parse.source import observe
-from gpufix.core.parse.times import as_of
+from gpufix.core.parse.times import as_of, parse_time
 from gpufix.core.parse.unit import parse_unit
 from gpufix.core.parse.vms import parse_vms
 from gpufix.model import ClusterPolicyFacts, Facts, Observation, PciFunction, PodFacts, Snapshot
@@ -56,6 +56,7 @@ def parse_snapshot(snapshot: Snapshot) -> Facts:
         kernel_log=observe(snapshot, "host/dmesg", host.parse_kernel_log),
         cmdline=observe(snapshot, "host/cmdline", host.parse_cmdline),
         iommu_groups=observe(snapshot, "host/iommu_groups", host.parse_iommu_groups),
+        as_of_recorded=parse_time(snapshot.captured_at, default_utc=True) is not None,
         host_asked="host" in snapshot.unread or any(path.startswith("host/") for path in snapshot.files),
     )
 

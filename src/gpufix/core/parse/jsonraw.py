@@ -34,27 +34,30 @@ class _Member(NamedTuple):
 def read_items(path: str, text: str) -> tuple[Item, ...]:
     """The objects of a Kubernetes list (or the one object that the file is). What is no object is left out.
 
-    Raises Unreadable, with line and column, when the text is not JSON.
+    Raises Unreadable, with line and column, when the text is not JSON, and when it is something else than objects: an
+    error that the API server sent instead is not an empty list.
     """
     try:
         start = _skip(text, 0)
-        if text[start : start + 1] == "[":
-            return _objects(text, start)
-        if text[start : start + 1] != "{":
-            raise Unreadable(f"{path}: no JSON object")
-        listed: tuple[Item, ...] | None = None
-        for member in _members(text, start):
-            if member.name == "items":
-                is_list = text[member.value_start] == "["
-                listed = _objects(text, member.value_start) if is_list else ()
-        if listed is not None:
-            return listed
         whole, end = _DECODER.raw_decode(text, start)
+        if text[end:].strip():
+            raise json.JSONDecodeError("more text after the end", text, end)
+        if isinstance(whole, list):
+            return _objects(text, start)
+        if not isinstance(whole, dict):
+            raise Unreadable(f"{path}: no JSON object")
+        if isinstance(whole.get("items"), list):
+            members = [member for member in _members(text, start) if member.name == "items"]
+            return _objects(text, members[-1].value_start)
     except json.JSONDecodeError as error:
         raise Unreadable(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
     except (RecursionError, ValueError, IndexError) as error:
         raise Unreadable(f"{path}: not JSON that can be read ({type(error).__name__})") from None
-    return (Item(whole, text[start:end]),)
+    if "items" in whole and whole["items"] is None:
+        return ()
+    if "items" not in whole and isinstance(whole.get("metadata"), dict) and whole["metadata"].get("name"):
+        return (Item(whole, text[start:end]),)
+    raise Unreadable(f"{path}: neither a list of objects nor one object (kind {str(whole.get('kind'))[:40]})")
 
 
 def cut(raw: str, *steps: Step) -> str:

@@ -45,7 +45,7 @@ def _octal(text: str) -> str:
 
 
 def parse_fstab(path: str, text: str) -> Observation[tuple[FstabLine, ...]]:
-    """The lines of fstab that are swap: no comment, and field 3 is ``swap`` (fstab(5)); the word elsewhere is nothing."""
+    """The lines of fstab that are swap: no comment, and field 3 is ``swap`` (fstab(5)), not the word elsewhere."""
     found = [line for line in content_lines(path, text) if _is_swap(line.excerpt)]
     numbered = tuple(FstabLine(int(line.source.rsplit(":", 1)[1]), line.excerpt) for line in found)
     return Observation.of(numbered, *found)

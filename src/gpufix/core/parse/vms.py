@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpufix.core.parse.cluster import condition, each, mapping, objects, text, texts
-from gpufix.core.parse.jsonraw import Item, read_items
+from gpufix.core.parse.jsonraw import Item, cut, cut_member, read_items
 from gpufix.core.parse.source import Unreadable
-from gpufix.model import Observation, Snapshot, VmFacts
+from gpufix.model import Evidence, Observation, Snapshot, VmFacts
 
 VMS = "cluster/virtualmachines.json"
 INSTANCES = "cluster/virtualmachineinstances.json"
@@ -34,7 +34,13 @@ def parse_vms(snapshot: Snapshot) -> Observation[tuple[VmFacts, ...]]:
     found = each(machines, lambda item: _vm(item, instances.get(_key(item))))
     owned = {_key(item) for item in machines}
     alone = each(tuple(item for key, item in instances.items() if key not in owned), _instance)
-    return Observation.of(found + alone)
+    return Observation.of(found + alone, *(_list_evidence(path, snapshot.files[path]) for path in (VMS, INSTANCES)))
+
+
+def _list_evidence(path: str, content: str) -> Evidence:
+    """An empty list as it stands; of one that is not empty, its kind or its beginning."""
+    listed = cut(content, "items")
+    return Evidence(path, listed if len(listed) < 40 else cut_member(content, "kind") or listed[:40])
 
 
 def _key(item: Item) -> tuple[str, str]:

@@ -106,10 +106,20 @@ def _evidence_lines(evidence: Sequence[Evidence], style: Style, indent: int, mos
     lines = []
     for item in evidence[:most]:
         lines.append(style.paint(style.clip(f"{item.source}", indent), "dim"))
-        lines.append(style.clip("| " + item.excerpt.strip(), indent))
+        lines += _excerpt(item.excerpt, style, indent)
     if len(evidence) > most:
         lines.append(" " * indent + f"({len(evidence) - most} more in -o json)")
     return lines
+
+
+def _excerpt(text: str, style: Style, indent: int, most: int = 3) -> list[str]:
+    """The raw words of the evidence: white space folded, at most ``most`` lines of the width."""
+    room = max(20, style.width - indent - 2)
+    flat = safe(" ".join(text.split()))
+    parts = [flat[start : start + room] for start in range(0, len(flat), room)] or [""]
+    if len(parts) > most:
+        parts = [*parts[: most - 1], parts[most - 1][:-1] + "…"]
+    return [" " * indent + "| " + part for part in parts]
 
 
 def _vm_lines(vm: AffectedVm, diagnosis: Diagnosis, style: Style) -> list[str]:

@@ -1,0 +1,205 @@
+"""Why VMs cannot have the GPU of a node that is well: names, labels, operands, or another VM. Pure.
+
+Each judge answers only from what was read; the first that is sure wins, else the first suspicion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpufix.core import hardware_causes, workload
+from gpufix.core.evidence import allocatable_of, containers_of, failure_of, label_of, phase_of
+from gpufix.core.findings import Candidate, candidate
+from gpufix.core.gpu_case import Case, fails, on_node, waiting_evidence
+from gpufix.core.gpu_stack import effective_mode, gpu_resources, plugin_pods, pods_named
+from gpufix.core.parse.jsonraw import cut_member
+from gpufix.core.parse.pods import quantity
+from gpufix.core.placement import holders
+from gpufix.core.situation import Situation
+from gpufix.core.vms import VmState
+from gpufix.model import Evidence, Status
+
+
+def gpu_cause(situation: Situation, vms: VmState) -> Candidate | None:
+    """The cause that keeps the GPU from VMs or pods on a node that serves; None when none shows."""
+    if situation.node is None:
+        return None
+    case = Case(situation, situation.node, vms, effective_mode(situation.facts))
+    found = [answer for judge in _JUDGES if (answer := judge(case)) is not None]
+    sure = [answer for answer in found if answer.finding.status is Status.CONFIRMED]
+    return next(iter(sure or found), None)
+
+
+def _not_permitted(case: Case) -> Candidate | None:
+    """KubeVirt makes no instance for a device that it does not permit. Where it permits nothing, it checks nothing."""
+    kubevirt = case.situation.facts.kubevirt
+    if kubevirt.value is None or kubevirt.value.permitted is None:
+        return None
+    permitted = kubevirt.value.permitted
+    for demand in case.vms.demands:
+        wrong = sorted(name for name in demand.resources if name not in permitted)
+        if not wrong or demand.vm is None or demand.runs or demand.launcher is not None:
+            continue
+        failure = demand.vm.failure if "not permitted" in demand.vm.failure else ""
+        near = next((name for name in permitted if name.casefold() == wrong[0].casefold()), "")
+        summary = f"{demand.name} asks for {wrong[0]}, which KubeVirt does not permit"
+        summary += f"; it permits {near}" if near else f"; it permits {', '.join(sorted(permitted)) or 'nothing'}"
+        evidence = (
+            *([failure_of(demand.vm)] if failure else []),
+            _device_of(demand.vm.raw, demand.name),
+            *kubevirt.evidence,
+        )
+        return candidate(
+            "resource-name-mismatch", Status.CONFIRMED if failure else Status.SUSPECTED, summary, *evidence
+        )
+    return None
+
+
+def _device_of(raw: str, name: str) -> Evidence:
+    """The ``"deviceName"`` of a VM's first device."""
+    for kind in ("gpus", "hostDevices"):
+        found = cut_member(raw, "spec", "template", "spec", "domain", "devices", kind)
+        if found:
+            return Evidence(f"cluster/virtualmachines.json {name} {kind}", found)
+    return Evidence(f"cluster/virtualmachines.json {name}", name)
+
+
+def _other_name(case: Case) -> Candidate | None:
+    """The plugin offers the card under another name than the VMs ask for (NVIDIA/kubevirt-gpu-device-plugin v1.3.0 does
+    not know 2b85 and offers ``nvidia.com/2b85``)."""
+    if case.mode != workload.VM_PASSTHROUGH or not case.lacking:
+        return None
+    wanted = case.lacking[0]
+    if wanted in case.node.allocatable or wanted in case.node.capacity:
+        return None
+    devices = {f"nvidia.com/{card.device}".casefold() for card in case.situation.facts.gpus.value or ()}
+    for name in gpu_resources(case.node):
+        same = name.casefold() == wanted.casefold() or name.casefold() in devices
+        if same and quantity(case.node.allocatable.get(name, "0")):
+            summary = f"the node offers its GPU as {name}; the VMs ask for {wanted}"
+            evidence = (allocatable_of(case.node, name), *waiting_evidence(case, wanted))
+            return candidate("resource-name-mismatch", Status.CONFIRMED, summary, *evidence)
+    return None
+
+
+def _nfd_down(case: Case) -> Candidate | None:
+    """No PCI label, so that the operator sees no GPU; and the worker that would set it does not run."""
+    facts, labels = case.situation.facts, case.node.labels
+    if any(labels.get(key) == "true" for key in workload.NFD_GPU_LABELS) or not case.lacking:
+        return None
+    policy = facts.cluster_policy.value
+    if policy is None or not policy.present or not case.gpus:
+        return None
+    workers = [
+        pod for pod in on_node(case) if "node-feature-discovery" in pod.name or pod.name.startswith("nfd-worker")
+    ]
+    failing = [pod for pod in workers if pod.ready != "True" and fails(pod.waiting)]
+    if not failing:
+        return None
+    summary = (
+        f"{failing[0].name} fails ({', '.join(failing[0].waiting)}), so the node has no GPU label and gets no operand"
+    )
+    absent = label_of(case.node, workload.NFD_GPU_LABELS[0])
+    return candidate(
+        "nfd-down", Status.CONFIRMED, summary, containers_of(failing[0]), absent, *case.gpus[0].evidence[:1]
+    )
+
+
+def _workload_label(case: Case) -> Candidate | None:
+    """The operator serves containers here, and VMs wait for what only passthrough offers."""
+    facts = case.situation.facts
+    policy = facts.cluster_policy.value
+    wanted = case.lacking_passthrough
+    waiting = [vm for vm in case.waiting_alone if any(name in vm.resources for name in wanted)]
+    if (
+        case.mode != workload.CONTAINER
+        or policy is None
+        or not policy.present
+        or not policy.sandbox_enabled
+        or not waiting
+    ):
+        return None
+    kubevirt = facts.kubevirt.value
+    if (
+        kubevirt is not None
+        and kubevirt.permitted is not None
+        and not all(name in kubevirt.permitted for name in wanted)
+    ):
+        return None
+    label = workload.raw_workload(case.node)
+    evidence = (
+        label_of(case.node, workload.WORKLOAD_LABEL),
+        allocatable_of(case.node, wanted[0]),
+        *waiting_evidence(case, wanted[0]),
+        *facts.cluster_policy.evidence,
+    )
+    names = ", ".join(vm.name for vm in waiting) + (" waits" if len(waiting) == 1 else " wait")
+    if label:
+        summary = f"the node is labelled {label}, and {names} for {wanted[0]}, which only vm-passthrough offers"
+        return candidate("workload-label-wrong", Status.CONFIRMED, summary, *evidence)
+    if case.node.labels.get(workload.PRESENT_LABEL) != "true":
+        return None
+    summary = f"the node has no {workload.WORKLOAD_LABEL}, so the operator serves containers; {names} for {wanted[0]}"
+    return candidate("workload-label-missing", Status.CONFIRMED, summary, *evidence)
+
+
+def _vfio_manager(case: Case) -> Candidate | None:
+    """vfio-manager's own init container gives up, as its guards make it (NVIDIA/k8s-driver-manager@v0.8.0)."""
+    if case.mode != workload.VM_PASSTHROUGH or not case.lacking:
+        return None
+    failing = [pod for pod in pods_named(case.situation.facts, "nvidia-vfio-manager") if fails(pod.waiting)]
+    if not failing:
+        return None
+    summary = f"{failing[0].name} fails ({', '.join(failing[0].waiting)}), so the GPU is not given to vfio-pci"
+    evidence = (containers_of(failing[0]), allocatable_of(case.node, case.lacking[0]))
+    return candidate("vfio-manager-failing", Status.CONFIRMED, summary, *evidence)
+
+
+def _device_plugin(case: Case) -> Candidate | None:
+    """The plugin itself crashes. Where only its init container waits, it waits for another: not the plugin's fault."""
+    facts = case.situation.facts
+    modes = [case.mode] if case.mode else [workload.VM_PASSTHROUGH]
+    failing = [pod for mode in modes for pod in plugin_pods(facts, mode) if fails(pod.waiting, init=False)]
+    passthrough = modes[0] != workload.CONTAINER
+    missing = case.lacking[:1] if passthrough else ("nvidia.com/gpu",)
+    if not failing or not missing or quantity(case.node.allocatable.get(missing[0], "0")):
+        return None
+    driver = "vfio-pci" if passthrough else "nvidia"
+    bound = [function for function in case.gpus if function.driver == driver]
+    summary = f"{failing[0].name} fails ({', '.join(failing[0].waiting)}), so the node offers no {missing[0]}"
+    evidence = (containers_of(failing[0]), allocatable_of(case.node, missing[0]))
+    lines = tuple(line for function in bound for line in function.evidence)
+    status = Status.CONFIRMED if bound else Status.SUSPECTED
+    return candidate("device-plugin-down", status, summary, *evidence, *lines)
+
+
+def _already_allocated(case: Case) -> Candidate | None:
+    """All that the node offers is held by pods that run."""
+    for vm in case.waiting_alone:
+        for name, wanted in vm.resources.items():
+            offered = quantity(case.node.allocatable.get(name, "0"))
+            taking = [pod for pod in holders(case.situation.facts, case.node.name, name) if pod.phase == "Running"]
+            taken = sum(pod.requests[name] for pod in taking)
+            if offered and taking and offered - taken < wanted:
+                names = ", ".join(pod.name for pod in taking)
+                summary = f"{vm.name} waits for {name}: all {offered} are held by {names}, which runs"
+                evidence = (allocatable_of(case.node, name), *(phase_of(pod) for pod in taking), *vm.evidence)
+                return candidate("gpu-already-allocated", Status.CONFIRMED, summary, *evidence)
+    return None
+
+
+_JUDGES: tuple[Callable[[Case], Candidate | None], ...] = (
+    _not_permitted,
+    _other_name,
+    hardware_causes.fell_off_bus,
+    hardware_causes.iommu_off,
+    hardware_causes.group_shared,
+    _nfd_down,
+    _workload_label,
+    hardware_causes.bound_to_nouveau,
+    _vfio_manager,
+    hardware_causes.not_bound_to_vfio,
+    _device_plugin,
+    _already_allocated,
+)
+"""In this order: what makes the later ones a mere consequence comes first."""

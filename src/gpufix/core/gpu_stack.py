@@ -1,0 +1,132 @@
+"""Whether the node's GPU can be had: what the node offers, and the operands that make it offer. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpufix.core import workload
+from gpufix.core.evidence import allocatable_of, label_of, pod_ready_of, ready_of
+from gpufix.core.parse.pods import quantity
+from gpufix.model import Evidence, Facts, NodeFacts, PodFacts, Status
+
+_PLUGINS = {
+    workload.CONTAINER: ("nvidia-device-plugin-daemonset",),
+    workload.VM_PASSTHROUGH: ("nvidia-sandbox-device-plugin-daemonset", "nvidia-kubevirt-gpu-dp-daemonset"),
+    workload.VM_VGPU: ("nvidia-sandbox-device-plugin-daemonset", "nvidia-kubevirt-gpu-dp-daemonset"),
+}
+"""NVIDIA/gpu-operator@v25.3.0 assets/; the last is the plugin installed without the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackState:
+    """The link "the GPU cannot be had": CONFIRMED when it is gone, REFUTED when it is there, UNKNOWN otherwise."""
+
+    status: Status
+    detail: str
+    evidence: tuple[Evidence, ...] = ()
+
+
+def effective_mode(facts: Facts) -> str:
+    """The workload that the GPU Operator would serve on the node; empty where that is not known or nobody would."""
+    node = facts.node.value
+    if node is None:
+        return ""
+    found = workload.effective_workload(node, facts.cluster_policy).value
+    return found if found is not None and found in workload.DEPLOY_LABELS else ""
+
+
+def gpu_signs(facts: Facts, node: NodeFacts) -> tuple[Evidence, ...]:
+    """What shows that the node has, or had, a GPU. None is no proof: a NotReady node can have lost its labels."""
+    found = [allocatable_of(node, name) for name in gpu_resources(node)]
+    found += [label_of(node, key) for key in node.labels if key.startswith("nvidia.com/gpu")]
+    found += [label_of(node, key) for key in workload.NFD_GPU_LABELS if node.labels.get(key) == "true"]
+    if node.name == facts.node_name:
+        found += [
+            line for function in facts.pci.value or () if function.is_nvidia_gpu for line in function.evidence[:1]
+        ]
+    return tuple(found)
+
+
+def gpu_resources(node: NodeFacts) -> list[str]:
+    """The nvidia.com resources that the node names, whatever their amount; audio functions do not count."""
+    names = {**node.capacity, **node.allocatable}
+    return sorted(name for name in names if name.startswith("nvidia.com/") and not name.endswith("_AUDIO"))
+
+
+def plugin_pods(facts: Facts, mode: str) -> list[PodFacts]:
+    """The device plugin's pods of ``mode`` on this node."""
+    return pods_named(facts, *_PLUGINS.get(mode, ()))
+
+
+def pods_named(facts: Facts, *prefixes: str) -> list[PodFacts]:
+    """Pods on this node whose name begins with one of ``prefixes``; those being deleted do not count."""
+    pods = facts.pods.value or ()
+    return [pod for pod in pods if pod.node == facts.node_name and pod.name.startswith(prefixes) and not pod.deleting]
+
+
+def judge_stack(facts: Facts, *, serves: bool, wanted: tuple[str, ...]) -> StackState:
+    """StackState. ``serves``: the node is Ready; ``wanted``: what VMs wait for, which is judged first."""
+    node = facts.node.value
+    if node is None:
+        return StackState(Status.UNKNOWN, f"the node was not read: {facts.node.unknown}")
+    if node.ready != "True":
+        return _on_a_dead_node(facts, node)
+    if not serves:
+        says = "what the node offers is not judged before its kubelet is back for good"
+        return StackState(Status.UNKNOWN, says, (ready_of(node),))
+    mode = effective_mode(facts)
+    lacking = [name for name in wanted if not quantity(node.allocatable.get(name, "0"))]
+    if lacking:
+        says = f"in {mode} mode the node offers no {lacking[0]}" if mode else f"the node offers no {lacking[0]}"
+        return StackState(Status.CONFIRMED, says, tuple(allocatable_of(node, name) for name in lacking))
+    offered = [name for name in _of_mode(node, mode) if quantity(node.allocatable.get(name, "0"))]
+    if offered:
+        says = ", ".join(f"{node.allocatable[name]} of {name}" for name in offered)
+        return StackState(
+            Status.REFUTED, f"the node offers {says}", tuple(allocatable_of(node, name) for name in offered)
+        )
+    if not gpu_signs(facts, node):
+        return StackState(Status.UNKNOWN, "nothing shows that this node has a GPU")
+    return _nothing_offered(facts, node, mode)
+
+
+def _of_mode(node: NodeFacts, mode: str) -> list[str]:
+    names = gpu_resources(node)
+    if not mode:
+        return names
+    return [name for name in names if name in workload.workload_resources({**node.capacity, **node.allocatable}, mode)]
+
+
+def _nothing_offered(facts: Facts, node: NodeFacts, mode: str) -> StackState:
+    resource = "nvidia.com/gpu" if mode in ("", workload.CONTAINER) else "GPU under its own name"
+    names = _of_mode(node, mode)
+    evidence = tuple(allocatable_of(node, name) for name in names) or (allocatable_of(node, "nvidia.com/gpu"),)
+    plugins = plugin_pods(facts, mode)
+    ready = [pod for pod in plugins if pod.ready == "True"]
+    if ready:
+        says = f"no {resource} is offered, though the device plugin {ready[0].name} runs: not registered (yet)"
+        return StackState(Status.UNKNOWN, says, (*evidence, pod_ready_of(ready[0])))
+    if facts.pods.value is None:
+        return StackState(
+            Status.UNKNOWN, f"no {resource} is offered; pods were not read ({facts.pods.unknown})", evidence
+        )
+    says = f"no {resource} is offered, and no device plugin of {mode or 'any'} mode is Ready here"
+    return StackState(Status.CONFIRMED, says, (*evidence, *(pod_ready_of(pod) for pod in plugins)))
+
+
+def _on_a_dead_node(facts: Facts, node: NodeFacts) -> StackState:
+    """Nothing is placed on a node that is not Ready; its allocatable is frozen and its pods' "Running" is old."""
+    frozen = [name for name in gpu_resources(node) if quantity(node.allocatable.get(name, "0"))]
+    if not gpu_signs(facts, node):
+        says = "nothing shows that this node has a GPU (a node that is not Ready can have lost its labels)"
+        return StackState(Status.UNKNOWN, says)
+    says = "nothing can be placed on a node that is not Ready"
+    if frozen:
+        amounts = ", ".join(f"{name}: {node.allocatable[name]}" for name in frozen)
+        says += f"; allocatable {amounts} is what it last reported, and stale"
+    operands = [pod for pod in facts.pods.value or () if pod.node == node.name and pod.name.startswith("nvidia-")]
+    dead = [pod for pod in operands if pod.phase == "Running" and pod.ready == "False"]
+    if dead:
+        says += f"; {len(dead)} operand pods still say Running, with Ready=False"
+    evidence = (ready_of(node), *(allocatable_of(node, name) for name in frozen), *(pod_ready_of(pod) for pod in dead))
+    return StackState(Status.CONFIRMED, says, evidence)
