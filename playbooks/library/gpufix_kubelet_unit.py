@@ -94,6 +94,9 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpufix_host import Host
 from ansible.module_utils.gpufix_kubelet import Unit, find_unit
 
+HOLD_PATIENCE = 10.0
+"""Seconds in which a unit that was stopped must be down."""
+
 
 def plan(unit: Unit, state: str) -> List[List[str]]:
     """Pure. The commands that bring ``unit`` to ``state``; none when it is there."""
@@ -169,7 +172,7 @@ def main() -> None:
             module.fail_json(**dict(result, msg="{}: {}".format(" ".join(command), done.why)))
     after = find_unit(host, unit.name)
     if state == "held":
-        end = time.monotonic() + 10
+        end = time.monotonic() + HOLD_PATIENCE
         while after.running_or_about_to and time.monotonic() < end:
             time.sleep(0.2)
             after = find_unit(host, unit.name)

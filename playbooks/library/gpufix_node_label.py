@@ -90,9 +90,12 @@ uid:
 
 import json
 import os
+import re
 from typing import Any, Dict, List, Optional
+from urllib.parse import quote
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpufix_redact import redact
 
 PREFIX = "nvidia.com/gpu."
 ATTEMPTS = 5
@@ -138,75 +141,84 @@ def _word(value: Optional[str]) -> str:
 
 
 class Api:
-    """The node through the Kubernetes API. Every failure becomes a Refusal of one line."""
+    """The node through the Kubernetes API. Every failure becomes a Refusal of one line.
+
+    The client gives the server, its TLS set-up and the credentials; the two requests go straight through its pool,
+    for the client's typed API takes a second or more to import, at each look at the node.
+    """
 
     def __init__(self, kubeconfig: Optional[str], context: Optional[str], timeout: int) -> None:
         try:
             import kubernetes
+            import urllib3
         except ImportError as error:
-            raise Refusal(
-                f"the Python package kubernetes is missing from the interpreter that runs this: {error}"
-            ) from None
-        self._kubernetes = kubernetes
-        self.timeout = timeout
+            raise Refusal(f"the interpreter that runs this lacks the Python package kubernetes: {error}") from None
+        self._errors = urllib3.exceptions.HTTPError
         configuration = kubernetes.client.Configuration()
         try:
             kubernetes.config.load_kube_config(
                 config_file=kubeconfig or None, context=context or None, client_configuration=configuration
             )
+            self._pool = kubernetes.client.ApiClient(configuration).rest_client.pool_manager
+            self._headers = {"Accept": "application/json", "User-Agent": "gpufix"}
+            for setting in configuration.auth_settings().values():
+                if setting["in"] == "header" and setting["value"]:
+                    self._headers[setting["key"]] = setting["value"]
         except Exception as error:  # the loader raises its own, yaml's and OSError
             where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-            raise Refusal(f"kubeconfig {where}: {_one_line(str(error))}") from None
-        configuration.retries = 1
-        self.server = configuration.host
-        self._core = kubernetes.client.CoreV1Api(kubernetes.client.ApiClient(configuration))
+            raise Refusal(f"kubeconfig {where}: {redact(_one_line(str(error) or repr(error)))}") from None
+        self.server = configuration.host.rstrip("/")
+        self._limits = {
+            "timeout": urllib3.Timeout(connect=5, read=timeout),
+            "retries": urllib3.Retry(connect=1, read=0, redirect=0, other=0),
+        }
 
     def read(self, node: str) -> Dict[str, Any]:
-        return self._call("get", node, lambda: self._core.read_node(node, **self._options()))
+        return self._call("GET", node, "", None)
 
     def patch(self, node: str, labels: Labels, version: str, dry_run: bool) -> Dict[str, Any]:
-        """Patch ``labels`` if the node still has resource version ``version``."""
+        """Patch ``labels`` if the node still has resource version ``version``. Raises Conflict when it has not."""
         body = {"metadata": {"resourceVersion": version, "labels": labels}}
-        options = dict(self._options(), field_manager="gpufix")
-        if dry_run:
-            options["dry_run"] = "All"
-        return self._call("patch", node, lambda: self._core.patch_node(node, body, **options))
+        return self._call("PATCH", node, "?fieldManager=gpufix" + ("&dryRun=All" if dry_run else ""), body)
 
-    def _options(self) -> Dict[str, Any]:
-        return {"_preload_content": False, "_request_timeout": (5, self.timeout)}
-
-    def _call(self, verb: str, node: str, request: Any) -> Dict[str, Any]:
+    def _call(self, verb: str, node: str, query: str, body: Any) -> Dict[str, Any]:
+        headers, data = dict(self._headers), None
+        if body is not None:
+            headers["Content-Type"] = "application/strategic-merge-patch+json"
+            data = json.dumps(body).encode("utf-8")
+        url = f"{self.server}/api/v1/nodes/{quote(node, safe='')}{query}"
         try:
-            answer = json.loads(request().data)
-        except self._kubernetes.client.exceptions.ApiException as error:
-            raise self._refusal(verb, node, error) from None
-        except ValueError as error:
-            raise Refusal(f"{self.server} did not answer in JSON: {_one_line(str(error))}") from None
-        except Exception as error:  # urllib3 and ssl have many
-            raise Refusal(f"the API server {self.server} cannot be reached: {_one_line(str(error))}") from None
+            response = self._pool.request(verb, url, headers=headers, body=data, **self._limits)
+        except (self._errors, OSError) as error:
+            raise Refusal(f"the API server {self.server} cannot be reached: {_reason(error)}") from None
+        try:
+            answer = json.loads(response.data)
+        except ValueError:
+            answer = None
+        if response.status >= 400:
+            message = answer.get("message", "") if isinstance(answer, dict) else ""
+            raise self._refusal(verb.lower(), node, response.status, _one_line(str(message)))
         if not isinstance(answer, dict) or answer.get("kind") != "Node":
             raise Refusal(f"{self.server} answered with something that is no node")
         return answer
 
-    def _refusal(self, verb: str, node: str, error: Any) -> Exception:
-        message = ""
-        try:
-            message = _one_line(str(json.loads(error.body).get("message", "")))
-        except (ValueError, TypeError, AttributeError):
-            pass
-        if error.status == 409:
+    def _refusal(self, verb: str, node: str, status: int, message: str) -> Refusal:
+        if status == 409:
             return Conflict(message or "conflict")
-        if error.status == 404:
+        if status == 404:
             return Refusal(f"there is no node {node} in the cluster at {self.server}")
-        if error.status in (401, 403):
-            return Refusal(f"not allowed to {verb} node {node}: {message or error.reason}")
-        if not error.status:
-            return Refusal(f"the API server {self.server} cannot be reached: {_one_line(str(error.reason))}")
-        return Refusal(f"{self.server} refused to {verb} node {node}: {error.status} {message or error.reason}")
+        if status in (401, 403):
+            return Refusal(f"not allowed to {verb} node {node}: {message or status}")
+        return Refusal(f"{self.server} refused to {verb} node {node}: {status} {message}".rstrip())
 
 
 class Conflict(Refusal):
     """The node changed between the read and the patch."""
+
+
+def _reason(error: Exception) -> str:
+    """What urllib3 and its retries wrapped, without the addresses of Python objects."""
+    return re.sub(r"<\S+ object at 0x[0-9a-f]+>: ", "", _one_line(str(getattr(error, "reason", None) or error)))
 
 
 def _one_line(text: str, limit: int = 300) -> str:

@@ -120,13 +120,12 @@ def trim_kernel_log(text: str, newest: int = 400) -> str:
 class Reader:
     """Each ``read_*`` method returns some files of the snapshot; they run at the same time."""
 
-    def __init__(self, host: Host, unit: str, timeout: float) -> None:
+    def __init__(self, host: Host, unit: str) -> None:
         self.host = host
         self.unit = unit
-        self.timeout = timeout
 
     def tool(self, name: str, command: List[str]) -> Part:
-        done = self.host.run(command, self.timeout)
+        done = self.host.run(command)
         if done.why:
             return {name: Text(None, done.why)}
         if not done.out.strip():
@@ -148,16 +147,14 @@ class Reader:
             "kubelet_config_d": kubelet.config_d,
             "kubelet.journal": self.journal(kubelet),
         }
-        asking.join(4 * self.timeout)
+        asking.join(4 * self.host.timeout)
         files.update(containers or {"containers": Text(None, "the runtime gave no answer")})
         return files
 
     def journal(self, kubelet: Kubelet) -> Text:
         if not kubelet.unit.name:
             return Text(None, kubelet.unit.why)
-        done = self.host.run(
-            ["journalctl", "-u", kubelet.unit.name, "-o", "short-iso", "--no-pager", "-n", "5000"], self.timeout
-        )
+        done = self.host.run(["journalctl", "-u", kubelet.unit.name, "-o", "short-iso", "--no-pager", "-n", "5000"])
         if done.why:
             return Text(None, done.why)
         text = trim_journal(done.out)
@@ -192,15 +189,13 @@ class Reader:
         properties = (
             "Id,What,FragmentPath,ActiveState,UnitFileState,SourcePath"  # SourcePath: /etc/fstab, for fstab's own
         )
-        done = self.host.run(["systemctl", "show", "*.swap", "--all", "-p", properties], self.timeout)
+        done = self.host.run(["systemctl", "show", "*.swap", "--all", "-p", properties])
         if done.why:
             return {"swap_units": Text(None, done.why)}
         return {"swap_units": Text(done.out if done.out.strip() else "# systemd knows no swap unit\n")}
 
     def read_swap_services(self) -> Part:
-        done = self.host.run(
-            ["systemctl", "show"] + list(SERVICES) + ["-p", "Id,LoadState,ActiveState,UnitFileState"], self.timeout
-        )
+        done = self.host.run(["systemctl", "show"] + list(SERVICES) + ["-p", "Id,LoadState,ActiveState,UnitFileState"])
         if done.why:
             return {"swap_services": Text(None, done.why)}
         services = parse_services(show_blocks(done.out))
@@ -237,7 +232,7 @@ class Reader:
     # --- the machine ---
 
     def read_virt(self) -> Part:
-        done = self.host.run(["systemd-detect-virt", "--container"], self.timeout)
+        done = self.host.run(["systemd-detect-virt", "--container"])
         word = done.out.strip()  # "none" comes with status 1
         return {"virt": Text(word) if word else Text(None, done.why or "systemd-detect-virt: it said nothing")}
 
@@ -431,9 +426,9 @@ NAMES = {
 }
 
 
-def read_node(host: Host, unit: str, timeout: float) -> Tuple[Dict[str, str], Dict[str, str]]:
+def read_node(host: Host, unit: str) -> Tuple[Dict[str, str], Dict[str, str]]:
     """All files of the snapshot's host side, redacted, and the reasons of those that could not be read."""
-    reader = Reader(host, unit, timeout)
+    reader = Reader(host, unit)
     results: Part = {}
     lock = threading.Lock()
 
@@ -450,9 +445,9 @@ def read_node(host: Host, unit: str, timeout: float) -> Tuple[Dict[str, str], Di
         threading.Thread(target=work, args=(names, getattr(reader, method)), daemon=True)
         for method, names in NAMES.items()
     ]
-    end = time.monotonic() + 5 * timeout
+    end = time.monotonic() + 5 * host.timeout
     # forks, so it comes before the threads; its own time limit is one tool's
-    holders = _Fork(host, timeout)
+    holders = _Fork(host)
     for thread in threads:
         thread.start()
     results["gpu_holders"] = holders.result()
@@ -462,7 +457,7 @@ def read_node(host: Host, unit: str, timeout: float) -> Tuple[Dict[str, str], Di
     unread: Dict[str, str] = {}
     with lock:
         for name in [name for names in NAMES.values() for name in names] + ["gpu_holders"]:
-            text = results.get(name, Text(None, f"not finished in {5 * timeout:g} s"))
+            text = results.get(name, Text(None, f"not finished in {5 * host.timeout:g} s"))
             if text.text is None:
                 unread[name] = text.why or "could not be read"
             else:
@@ -473,8 +468,8 @@ def read_node(host: Host, unit: str, timeout: float) -> Tuple[Dict[str, str], Di
 class _Fork:
     """The scan of /proc in a child process, which can be left behind when it hangs."""
 
-    def __init__(self, host: Host, timeout: float) -> None:
-        self._finish = in_child(lambda: scan_holders(host), timeout)
+    def __init__(self, host: Host) -> None:
+        self._finish = in_child(lambda: scan_holders(host), host.timeout)
 
     def result(self) -> Text:
         text, why = self._finish()
@@ -490,8 +485,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    host = Host(module.params["host_root"])
-    files, unread = read_node(host, module.params["unit"], float(module.params["timeout"]))
+    host = Host(module.params["host_root"], float(module.params["timeout"]))
+    files, unread = read_node(host, module.params["unit"])
     unit = files.pop("unit", "")
     unread.pop("unit", None)
     answer: Dict[str, Any] = {

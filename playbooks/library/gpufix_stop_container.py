@@ -79,6 +79,9 @@ from ansible.module_utils.gpufix_containers import Container, crictl, ctr, read_
 from ansible.module_utils.gpufix_host import Host
 from ansible.module_utils.gpufix_kubelet import read_kubelet
 
+PATIENCE = 10.0
+"""Seconds in which the runtime must say that a container it stopped does not run any more."""
+
 
 def choose(containers: List[Container], prefix: str) -> List[Container]:
     """Pure. Those of ``containers`` that run, belong to a pod of ``prefix`` and are no sandbox."""
@@ -168,7 +171,7 @@ def main() -> None:
         refusal = stop(host, container, grace)
         if refusal:
             refusals.append(f"{container.id[:13]}: {refusal}")
-    left, why = wait_stopped(host, where, prefix, 10)
+    left, why = wait_stopped(host, where, prefix, PATIENCE)
     result["stopped"] = [] if why else [one.id for one in running if one.id not in {other.id for other in left}]
     if left or why:
         reasons = "; ".join(refusals + ([why] if why else [])) or "the runtime was asked to stop it and it runs on"

@@ -260,8 +260,8 @@ def make_plan(world: World, memory: Dict[str, int], overcommit: Optional[int]) -
         for device in world.devices:
             if DELETED in device.path:
                 raise Refusal(
-                    f"the swap file {device.name} was deleted while in use: its path does not switch it off any more, only a "
-                    "reboot ends it"
+                    f"the swap file {device.name} was deleted while in use: only a reboot ends it, "
+                    "it cannot be switched off by its path"
                 )
         enough, arithmetic = judge_memory(world.devices, memory, overcommit)
         if not enough:

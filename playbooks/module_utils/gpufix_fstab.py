@@ -12,7 +12,7 @@ import os
 import re
 import stat
 
-_SWAP_LINE = re.compile(r"[ \t]*[^#\s][^ \t]*[ \t]+[^ \t]+[ \t]+swap(?=[ \t\r]|\Z)")
+_SWAP_LINE = re.compile(r"[ \t]*[^# \t\r][^ \t]*[ \t]+[^ \t]+[ \t]+swap(?=[ \t\r]|\Z)")
 
 
 class FstabChanged(Exception):

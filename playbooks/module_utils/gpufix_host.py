@@ -41,10 +41,11 @@ def one_line(text: str, limit: int = 300) -> str:
 
 
 class Host:
-    """The machine whose files lie under ``root``: ``/``, but for a practice host."""
+    """The machine whose files lie under ``root``: ``/``, but for a practice host. ``timeout``: seconds a tool gets."""
 
-    def __init__(self, root: str = "/") -> None:
+    def __init__(self, root: str = "/", timeout: float = READ_TIMEOUT) -> None:
         self.root = root or "/"
+        self.timeout = timeout
 
     def path(self, path: str) -> str:
         return os.path.join(self.root, path.lstrip("/"))
@@ -60,8 +61,9 @@ class Host:
             environment["PATH"] = path + ":" + _MORE_PATH if path else _MORE_PATH
         return environment
 
-    def run(self, command: Sequence[str], timeout: float = READ_TIMEOUT) -> Done:
+    def run(self, command: Sequence[str], timeout: Optional[float] = None) -> Done:
         """Run a tool and wait at most ``timeout`` seconds; then it is killed, and left behind if it cannot be."""
+        timeout = self.timeout if timeout is None else timeout
         name = command[0]
         try:
             process = subprocess.Popen(
@@ -108,7 +110,7 @@ class Host:
         return sorted(os.listdir(self.path(path)))
 
     def link_name(self, path: str) -> str:
-        """The last part of where a link leads (sysfs: driver, iommu_group), empty when there is none. Raises OSError."""
+        """The last part of where a link of sysfs leads, empty when there is none. Raises OSError."""
         try:
             return os.path.basename(os.readlink(self.path(path)))
         except FileNotFoundError:

@@ -190,14 +190,19 @@ def parse_environment(value: str) -> Dict[str, str]:
     """Pure. ``Environment`` as ``systemctl show`` prints it: quoted today, with ``\\x20`` or bare spaces before."""
     result: Dict[str, str] = {}
     name = ""
-    for word in _words(value.replace("\n", " ")):
+    for word in _words(re.sub(r"\\x([0-9a-fA-F]{2})", _character, value.replace("\n", " "))):
         match = re.match(r"([A-Za-z_]\w*)=(.*)$", word, re.DOTALL)
         if match:
             name = match.group(1)
-            result[name] = _unescape(match.group(2))
+            result[name] = match.group(2)
         elif name:
-            result[name] += " " + _unescape(word)
+            result[name] += " " + word
     return result
+
+
+def _character(match: re.Match[str]) -> str:
+    character = chr(int(match.group(1), 16))
+    return "\\" + character if character in "\"'\\" else character
 
 
 def parse_environment_file(text: str) -> Dict[str, str]:
@@ -285,10 +290,6 @@ def _words(text: str) -> List[str]:
         return shlex.split(text)
     except ValueError:
         return text.split()
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\x([0-9a-fA-F]{2})", lambda match: chr(int(match.group(1), 16)), text)
 
 
 # --- all of it ------------------------------------------------------------------------------------

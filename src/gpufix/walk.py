@@ -6,6 +6,7 @@ apply -> observe until the post-condition holds -> journal the result.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from gpufix.core.plan import Decision, PlannedStep, may_skip, plan_step, target_
 from gpufix.core.render.terminal import diff_lines, holder_lines, violation_lines
 from gpufix.core.runbook import Runbook, RunbookStep
 from gpufix.core.undo import capture_undo
-from gpufix.core.workload import VM_PASSTHROUGH
+from gpufix.core.workload import VM_PASSTHROUGH, WORKLOAD_LABEL
 from gpufix.model import GpuHolder, Status
 from gpufix.session import Reading, Session, Variables
 from gpufix.text import duration_s, safe
@@ -135,8 +136,15 @@ class Walker:
         if self.interrupts.stop:
             return StepResult(step.id, Outcome.INTERRUPTED, "interrupted before it began; nothing of it was done")
         self.journal.write("intent", step=step.id, playbook=step.playbook, undo=undo, irreversible=step.irreversible)
-        done = self._run(step, expected=_expected(preview))
-        self.journal.write("applied", step=step.id, ok=done.ok, message=done.message, tasks=_tasks(done))
+        done = self._run(step, expected={**_expected(preview), **self._expected_node(planned)})
+        self.journal.write(
+            "applied",
+            step=step.id,
+            ok=done.ok,
+            message=done.message,
+            tasks=_tasks(done),
+            backup=done.returned("backup"),
+        )
         if done.trouble is Trouble.KILLED:
             return StepResult(step.id, Outcome.INTERRUPTED, f"interrupted, state unknown: {done.message}", changed=True)
         if not done.ok:
@@ -276,6 +284,15 @@ class Walker:
         self.session.ui.progress(f"{'dry run of' if check else 'applying'} {step.playbook}")
         variables = {**self._variables(step), **(expected or {})}
         return self.session.run(step.playbook, self._host(step), variables, check=check)
+
+    def _expected_node(self, planned: PlannedStep) -> dict[str, str | int | bool]:
+        """What the gate showed of the node, for a relabel: the playbook refuses when it is another one by now."""
+        node = self.latest.facts.node.value
+        if Action.RELABEL not in planned.actions or node is None:
+            return {}
+        label = node.labels.get(WORKLOAD_LABEL, "")
+        expected = {"gpufix_expect_workload_config": label, "gpufix_node_uid": node.uid}
+        return {name: value for name, value in expected.items() if re.fullmatch(r"[A-Za-z0-9._-]*", value)}
 
     def _host(self, step: RunbookStep) -> str:
         return "localhost" if actions_of(step.playbook) == frozenset({Action.RELABEL}) else self.session.host

@@ -182,15 +182,13 @@ def _walk_all(
             result = walker.walk(step)
             if not result.outcome.goes_on:
                 break
-            if interrupts.stop:
+            if interrupts.stop and step is not book.steps[-1]:
                 result = StepResult(step.id, Outcome.INTERRUPTED, f"stopped after {step.id}, as asked")
                 break
         ending = _judge_ending(session, walker, book, result)
         journal.write("run-end", exit_status=int(ending.status), line=ending.line)
         _keep_snapshot(journal, "after", walker.latest)
-        ui.say(
-            _ending_lines(session, ending),
-        )
+        ui.say(_ending_lines(session, ending))
         ui.say([f"Journal: {journal.folder}"])
         return ending.status
     finally:

@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable
 
 import pytest
-from conftest import Wizard
-from realnode import DEPLOY, PASSTHROUGH, WORKLOAD_CONFIG, RealNode
+from node import PASSTHROUGH, WORKLOAD_CONFIG, RealNode
+from operator_hands import Wizard
 
 OLD = os.environ.get("WAY") == "B"
 
@@ -52,6 +52,6 @@ def test_swapoff_alone_revives_the_node_so_the_hold_is_needed(cluster: RealNode)
 def test_on_an_old_kubelet_the_right_order_alone_still_calls_it(cluster: RealNode) -> None:
     cluster.incident(PASSTHROUGH)
     cluster.kubectl("label", "node", "omen2", f"{WORKLOAD_CONFIG}=container", "--overwrite")
-    cluster.until(lambda: f"{DEPLOY}vfio-manager" not in cluster.labels(), "the operator to act", 30)
+    cluster.until(lambda: "nvidia.com/gpu.deploy.vfio-manager" not in cluster.labels(), "the operator to act", 30)
     cluster.inside("systemctl stop kubelet; swapoff -a; systemctl start kubelet")
     cluster.until(lambda: cluster.calls("unbind"), "the old kubelet to run the preStop", 60)

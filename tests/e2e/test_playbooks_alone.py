@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from realnode import FSTAB_INCIDENT, PASSTHROUGH, WORKLOAD_CONFIG, RealNode
+from node import FSTAB_INCIDENT, PASSTHROUGH, WORKLOAD_CONFIG, RealNode
 
 from gpufix import resources
 

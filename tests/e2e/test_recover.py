@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import DOWN, ENTER, QUIT, Gpufix, Wizard, journal
-from realnode import (
+from node import (
     CONTAINER,
     FSTAB_FIXED,
     FSTAB_INCIDENT,
@@ -25,6 +24,7 @@ from realnode import (
     WORKLOAD_CONFIG,
     RealNode,
 )
+from operator_hands import DOWN, ENTER, QUIT, Gpufix, Wizard, journal
 
 Start = Callable[..., Wizard]
 WHO = "Who owns the GPU"

@@ -178,10 +178,6 @@ def test_o1_is_needed_where_the_obstacle_goes() -> None:
     assert explore(without_o1_at(Action.REMOVE_OBSTACLE), holds_unit=False).fault
 
 
-def test_holding_the_unit_is_a_second_line_of_defence() -> None:
-    assert not explore(without_o1_at(Action.REMOVE_OBSTACLE)).fault
-
-
 # --- liveness --------------------------------------------------------------------------------------------------------
 
 

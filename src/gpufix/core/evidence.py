@@ -100,6 +100,12 @@ def failure_of(vm: VmFacts) -> Evidence:
     return Evidence(f"{VMS} {vm.namespace}/{vm.name} Failure", raw or vm.failure)
 
 
+def instance_of(vm: VmFacts) -> Evidence:
+    """The conditions of the VM's instance."""
+    raw = cut(vm.vmi_raw, "status", "conditions")
+    return Evidence(f"{INSTANCES} {vm.namespace}/{vm.name} conditions", raw or vm.vmi_message or vm.vmi_phase)
+
+
 def unit_lines(facts: Facts, *keys: str) -> tuple[Evidence, ...]:
     """The lines of ``systemctl show`` with these properties; by default the unit's state."""
     wanted = [f"{key}=" for key in keys or ("ActiveState", "SubState")]

@@ -8,16 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpufix.core import hardware_causes, workload
-from gpufix.core.evidence import allocatable_of, containers_of, failure_of, label_of, phase_of
+from gpufix.core.evidence import (
+    VMS,
+    allocatable_of,
+    containers_of,
+    failure_of,
+    instance_of,
+    label_of,
+    phase_of,
+    pod_ready_of,
+    vm_of,
+)
 from gpufix.core.findings import Candidate, candidate
 from gpufix.core.gpu_case import Case, fails, on_node, waiting_evidence
-from gpufix.core.gpu_stack import effective_mode, gpu_resources, plugin_pods, pods_named
+from gpufix.core.gpu_stack import effective_mode, plugin_pods, pods_named
 from gpufix.core.parse.jsonraw import cut_member
 from gpufix.core.parse.pods import quantity
 from gpufix.core.placement import holders
 from gpufix.core.situation import Situation
 from gpufix.core.vms import VmState
-from gpufix.model import Evidence, Status
+from gpufix.model import AffectedVm, Evidence, Status, VmFacts
 
 
 def gpu_cause(situation: Situation, vms: VmState) -> Candidate | None:
@@ -36,49 +46,48 @@ def _not_permitted(case: Case) -> Candidate | None:
     if kubevirt.value is None or kubevirt.value.permitted is None:
         return None
     permitted = kubevirt.value.permitted
+    waiting = {(vm.namespace, vm.name) for vm in case.vms.waiting}
     for demand in case.vms.demands:
         wrong = sorted(name for name in demand.resources if name not in permitted)
-        if not wrong or demand.vm is None or demand.runs or demand.launcher is not None:
+        if not wrong or demand.vm is None or demand.launcher is not None:
             continue
-        failure = demand.vm.failure if "not permitted" in demand.vm.failure else ""
+        if (demand.namespace, demand.name) not in waiting:
+            continue
+        said = [failure_of(demand.vm)] if demand.vm.failure else []
+        said += [instance_of(demand.vm)] if demand.vm.vmi_message else []
+        hit = case.situation.signatures.match("vm", said, (), frozenset(), "resource-name-mismatch")
         near = next((name for name in permitted if name.casefold() == wrong[0].casefold()), "")
-        summary = f"{demand.name} asks for {wrong[0]}, which KubeVirt does not permit"
-        summary += f"; it permits {near}" if near else f"; it permits {', '.join(sorted(permitted)) or 'nothing'}"
-        evidence = (
-            *([failure_of(demand.vm)] if failure else []),
-            _device_of(demand.vm.raw, demand.name),
-            *kubevirt.evidence,
-        )
-        return candidate(
-            "resource-name-mismatch", Status.CONFIRMED if failure else Status.SUSPECTED, summary, *evidence
-        )
+        summary = f"{demand.name} asks for {wrong[0]}, which KubeVirt does not permit; it permits "
+        summary += near or ", ".join(sorted(permitted)) or "nothing"
+        evidence = (*(hit.evidence if hit else ()), _devices_of(demand.vm), *kubevirt.evidence)
+        return candidate("resource-name-mismatch", Status.CONFIRMED if hit else Status.SUSPECTED, summary, *evidence)
     return None
 
 
-def _device_of(raw: str, name: str) -> Evidence:
-    """The ``"deviceName"`` of a VM's first device."""
+def _devices_of(vm: VmFacts) -> Evidence:
+    """What the VM asks for, as it stands in its template."""
     for kind in ("gpus", "hostDevices"):
-        found = cut_member(raw, "spec", "template", "spec", "domain", "devices", kind)
+        found = cut_member(vm.raw, "spec", "template", "spec", "domain", "devices", kind)
         if found:
-            return Evidence(f"cluster/virtualmachines.json {name} {kind}", found)
-    return Evidence(f"cluster/virtualmachines.json {name}", name)
+            return Evidence(f"{VMS} {vm.namespace}/{vm.name} {kind}", found)
+    return vm_of(vm)
 
 
 def _other_name(case: Case) -> Candidate | None:
-    """The plugin offers the card under another name than the VMs ask for (NVIDIA/kubevirt-gpu-device-plugin v1.3.0 does
-    not know 2b85 and offers ``nvidia.com/2b85``)."""
+    """The card is offered under another name than the VMs ask for. NVIDIA/kubevirt-gpu-device-plugin v1.3.0 does not
+    know 2b85 and offers ``nvidia.com/2b85``; ``nvidia.com/gpu`` is what containers ask for."""
     if case.mode != workload.VM_PASSTHROUGH or not case.lacking:
         return None
     wanted = case.lacking[0]
-    if wanted in case.node.allocatable or wanted in case.node.capacity:
-        return None
-    devices = {f"nvidia.com/{card.device}".casefold() for card in case.situation.facts.gpus.value or ()}
-    for name in gpu_resources(case.node):
-        same = name.casefold() == wanted.casefold() or name.casefold() in devices
-        if same and quantity(case.node.allocatable.get(name, "0")):
-            summary = f"the node offers its GPU as {name}; the VMs ask for {wanted}"
-            evidence = (allocatable_of(case.node, name), *waiting_evidence(case, wanted))
-            return candidate("resource-name-mismatch", Status.CONFIRMED, summary, *evidence)
+    offered = workload.workload_resources(case.node.allocatable, workload.VM_PASSTHROUGH)
+    for name, amount in offered.items():
+        if not amount or wanted in case.node.allocatable or wanted in case.node.capacity:
+            continue
+        by_id = name.casefold() in {f"nvidia.com/{card.device}" for card in case.gpus}
+        sure = by_id or name.casefold() == wanted.casefold() or wanted == "nvidia.com/gpu"
+        summary = f"the node offers its GPU as {name}; the VMs ask for {wanted}"
+        evidence = (allocatable_of(case.node, name), *waiting_evidence(case, wanted))
+        return candidate("resource-name-mismatch", Status.CONFIRMED if sure else Status.SUSPECTED, summary, *evidence)
     return None
 
 
@@ -88,21 +97,20 @@ def _nfd_down(case: Case) -> Candidate | None:
     if any(labels.get(key) == "true" for key in workload.NFD_GPU_LABELS) or not case.lacking:
         return None
     policy = facts.cluster_policy.value
-    if policy is None or not policy.present or not case.gpus:
+    if policy is None or not policy.present or not case.gpus or not facts.pods.known:
         return None
-    workers = [
-        pod for pod in on_node(case) if "node-feature-discovery" in pod.name or pod.name.startswith("nfd-worker")
-    ]
+    absent, card = label_of(case.node, workload.NFD_GPU_LABELS[0]), case.gpus[0].evidence[:1]
+    workers = [pod for pod in on_node(case) if "node-feature-discovery" in pod.name or "nfd-worker" in pod.name]
     failing = [pod for pod in workers if pod.ready != "True" and fails(pod.waiting)]
-    if not failing:
+    if failing:
+        summary = (
+            f"{failing[0].name} fails ({', '.join(failing[0].waiting)}), so the node has no GPU label and no operand"
+        )
+        return candidate("nfd-down", Status.CONFIRMED, summary, containers_of(failing[0]), absent, *card)
+    if workers:
         return None
-    summary = (
-        f"{failing[0].name} fails ({', '.join(failing[0].waiting)}), so the node has no GPU label and gets no operand"
-    )
-    absent = label_of(case.node, workload.NFD_GPU_LABELS[0])
-    return candidate(
-        "nfd-down", Status.CONFIRMED, summary, containers_of(failing[0]), absent, *case.gpus[0].evidence[:1]
-    )
+    summary = "the node has no GPU label, and no worker of node feature discovery that would set it"
+    return candidate("nfd-down", Status.SUSPECTED, summary, absent, *card)
 
 
 def _workload_label(case: Case) -> Candidate | None:
@@ -133,14 +141,15 @@ def _workload_label(case: Case) -> Candidate | None:
         *waiting_evidence(case, wanted[0]),
         *facts.cluster_policy.evidence,
     )
+    sure = _sure(waiting)
     names = ", ".join(vm.name for vm in waiting) + (" waits" if len(waiting) == 1 else " wait")
     if label:
         summary = f"the node is labelled {label}, and {names} for {wanted[0]}, which only vm-passthrough offers"
-        return candidate("workload-label-wrong", Status.CONFIRMED, summary, *evidence)
+        return candidate("workload-label-wrong", sure, summary, *evidence)
     if case.node.labels.get(workload.PRESENT_LABEL) != "true":
         return None
     summary = f"the node has no {workload.WORKLOAD_LABEL}, so the operator serves containers; {names} for {wanted[0]}"
-    return candidate("workload-label-missing", Status.CONFIRMED, summary, *evidence)
+    return candidate("workload-label-missing", sure, summary, *evidence)
 
 
 def _vfio_manager(case: Case) -> Candidate | None:
@@ -173,6 +182,20 @@ def _device_plugin(case: Case) -> Candidate | None:
     return candidate("device-plugin-down", status, summary, *evidence, *lines)
 
 
+def _not_registered(case: Case) -> Candidate | None:
+    """The plugin's pod is Ready, and none of the resource it names is there: unhealthy to it, or not registered again
+    after the kubelet's restart (NVIDIA/k8s-device-plugin#426)."""
+    named = workload.workload_resources({**case.node.capacity, **case.node.allocatable}, case.mode) if case.mode else {}
+    ready = [pod for pod in plugin_pods(case.situation.facts, case.mode) if pod.ready == "True"]
+    if not ready or not named or any(quantity(case.node.allocatable.get(name, "0")) for name in named):
+        return None
+    name = next(iter(named))
+    summary = f"{ready[0].name} runs, and the node offers 0 of {name}"
+    return candidate(
+        "device-plugin-down", Status.SUSPECTED, summary, pod_ready_of(ready[0]), allocatable_of(case.node, name)
+    )
+
+
 def _already_allocated(case: Case) -> Candidate | None:
     """All that the node offers is held by pods that run."""
     for vm in case.waiting_alone:
@@ -184,8 +207,13 @@ def _already_allocated(case: Case) -> Candidate | None:
                 names = ", ".join(pod.name for pod in taking)
                 summary = f"{vm.name} waits for {name}: all {offered} are held by {names}, which runs"
                 evidence = (allocatable_of(case.node, name), *(phase_of(pod) for pod in taking), *vm.evidence)
-                return candidate("gpu-already-allocated", Status.CONFIRMED, summary, *evidence)
+                return candidate("gpu-already-allocated", _sure([vm]), summary, *evidence)
     return None
+
+
+def _sure(waiting: list[AffectedVm]) -> Status:
+    """Where another node might serve them, this node's state is perhaps not why they wait."""
+    return Status.CONFIRMED if any(vm.servable_elsewhere is False for vm in waiting) else Status.SUSPECTED
 
 
 _JUDGES: tuple[Callable[[Case], Candidate | None], ...] = (
@@ -201,5 +229,6 @@ _JUDGES: tuple[Callable[[Case], Candidate | None], ...] = (
     hardware_causes.not_bound_to_vfio,
     _device_plugin,
     _already_allocated,
+    _not_registered,
 )
 """In this order: what makes the later ones a mere consequence comes first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpufix.core import workload
-from gpufix.core.evidence import allocatable_of, label_of, pod_ready_of, ready_of
+from gpufix.core.evidence import allocatable_of, pod_ready_of, ready_of
 from gpufix.core.parse.pods import quantity
 from gpufix.model import Evidence, Facts, NodeFacts, PodFacts, Status
 
@@ -35,16 +35,14 @@ def effective_mode(facts: Facts) -> str:
     return found if found is not None and found in workload.DEPLOY_LABELS else ""
 
 
-def gpu_signs(facts: Facts, node: NodeFacts) -> tuple[Evidence, ...]:
-    """What shows that the node has, or had, a GPU. None is no proof: a NotReady node can have lost its labels."""
-    found = [allocatable_of(node, name) for name in gpu_resources(node)]
-    found += [label_of(node, key) for key in node.labels if key.startswith("nvidia.com/gpu")]
-    found += [label_of(node, key) for key in workload.NFD_GPU_LABELS if node.labels.get(key) == "true"]
-    if node.name == facts.node_name:
-        found += [
-            line for function in facts.pci.value or () if function.is_nvidia_gpu for line in function.evidence[:1]
-        ]
-    return tuple(found)
+def shows_gpu(facts: Facts, node: NodeFacts) -> bool:
+    """Whether anything shows that the node has, or had, a GPU. No is no proof: a NotReady node can have lost its
+    labels."""
+    if gpu_resources(node) or any(key.startswith("nvidia.com/gpu") for key in node.labels):
+        return True
+    if any(node.labels.get(key) == "true" for key in workload.NFD_GPU_LABELS):
+        return True
+    return node.name == facts.node_name and any(function.is_nvidia_gpu for function in facts.pci.value or ())
 
 
 def gpu_resources(node: NodeFacts) -> list[str]:
@@ -85,7 +83,7 @@ def judge_stack(facts: Facts, *, serves: bool, wanted: tuple[str, ...]) -> Stack
         return StackState(
             Status.REFUTED, f"the node offers {says}", tuple(allocatable_of(node, name) for name in offered)
         )
-    if not gpu_signs(facts, node):
+    if not shows_gpu(facts, node):
         return StackState(Status.UNKNOWN, "nothing shows that this node has a GPU")
     return _nothing_offered(facts, node, mode)
 
@@ -117,7 +115,7 @@ def _nothing_offered(facts: Facts, node: NodeFacts, mode: str) -> StackState:
 def _on_a_dead_node(facts: Facts, node: NodeFacts) -> StackState:
     """Nothing is placed on a node that is not Ready; its allocatable is frozen and its pods' "Running" is old."""
     frozen = [name for name in gpu_resources(node) if quantity(node.allocatable.get(name, "0"))]
-    if not gpu_signs(facts, node):
+    if not shows_gpu(facts, node):
         says = "nothing shows that this node has a GPU (a node that is not Ready can have lost its labels)"
         return StackState(Status.UNKNOWN, says)
     says = "nothing can be placed on a node that is not Ready"

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 from gpufix.core import workload
-from gpufix.core.evidence import allocatable_of, vm_of
+from gpufix.core.evidence import allocatable_of, instance_of
 from gpufix.core.findings import Candidate, candidate
 from gpufix.core.gpu_case import Case
 from gpufix.core.gpu_stack import gpu_resources
-from gpufix.core.parse.jsonraw import cut, cut_member
+from gpufix.core.parse.jsonraw import cut_member
 from gpufix.core.parse.pods import quantity
 from gpufix.model import Evidence, PciFunction, Status
 
@@ -128,8 +128,7 @@ def _said_of_vms(case: Case, stuck: set[tuple[str, str]]) -> Iterator[Evidence]:
     """What KubeVirt says of the VMs whose pod is here and which do not run: their instances, their events."""
     for demand in case.vms.demands:
         if (demand.namespace, demand.name) in stuck and demand.vm is not None:
-            raw = cut(demand.vm.vmi_raw, "status", "conditions")
-            yield Evidence(f"cluster/virtualmachineinstances.json {demand.name}", raw) if raw else vm_of(demand.vm)
+            yield instance_of(demand.vm)
     for event in case.situation.facts.events.value or ():
         if (event.namespace, event.name) in stuck:
             raw = cut_member(event.raw, "message")

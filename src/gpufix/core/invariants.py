@@ -376,7 +376,7 @@ def _unknown(name: str, reason: str, hint: str = _READ_AGAIN) -> Violation:
 
 
 def _judge_needed(proposal: Proposal, facts: Facts, phase: Phase) -> Iterator[Violation]:
-    names = dict.fromkeys(name for action in Action if action in proposal.actions for name in _NEEDED[action])
+    names = dict.fromkeys(name for action in sorted(proposal.actions) for name in _NEEDED[action])
     for name in names:
         observation: Observation[Any] = getattr(facts, name)
         if not observation.known:

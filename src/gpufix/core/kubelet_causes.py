@@ -108,7 +108,7 @@ def _by_signature(situation: Situation, start: StartFacts, hit: Hit) -> Candidat
 
 
 def _named(hit: Hit) -> str:
-    caught = hit.groups.get("flag") or hit.groups.get("other") or hit.groups.get("port")
+    caught = next((hit.groups[name] for name in ("flag", "short", "other", "port") if name in hit.groups), "")
     return f" ({caught})" if caught else ""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpufix.core.evidence import failure_of, pod_ready_of, scheduled_of, vm_of
-from gpufix.core.gpu_stack import gpu_signs
+from gpufix.core.gpu_stack import shows_gpu
 from gpufix.core.placement import HOSTNAME, elsewhere, selects
 from gpufix.model import AffectedVm, Evidence, Facts, NodeFacts, PodFacts, VmFacts
 
@@ -129,10 +129,11 @@ def judge_vms(facts: Facts, *, node_serves: bool) -> VmState:
     all_demands = demands(facts)
     if node is None:
         return VmState(False, unknown, all_demands, (), ())
+    offered = {name for other in facts.nodes.value or () for name in (*other.allocatable, *other.capacity)}
     waiting: list[AffectedVm] = []
     stuck: list[AffectedVm] = []
     for demand in all_demands:
-        if not _concerns(demand, node, facts):
+        if not _concerns(demand, node, facts, offered):
             continue
         pod = demand.launcher
         if pod is not None and pod.node:
@@ -146,9 +147,9 @@ def judge_vms(facts: Facts, *, node_serves: bool) -> VmState:
     return VmState(not unknown, unknown, all_demands, tuple(waiting), tuple(stuck), sources)
 
 
-def _concerns(demand: Demand, node: NodeFacts, facts: Facts) -> bool:
+def _concerns(demand: Demand, node: NodeFacts, facts: Facts, offered: set[str]) -> bool:
     """Whether this node is one that could run the VM: its selector admits it, and it has, or had, what the VM asks
-    for; a resource that no node names at all could have been any node's with a card."""
+    for; a resource that no node names (``offered``) could have been any node's with a card."""
     if demand.launcher is not None and demand.launcher.node:
         return demand.launcher.node == node.name
     if demand.vm is not None and demand.vm.node == node.name:
@@ -157,10 +158,9 @@ def _concerns(demand: Demand, node: NodeFacts, facts: Facts) -> bool:
         return False
     if any(name in node.allocatable or name in node.capacity for name in demand.resources):
         return True
-    offered = {name for other in facts.nodes.value or () for name in (*other.allocatable, *other.capacity)}
     if any(name in offered for name in demand.resources):
         return False
-    return HOSTNAME in demand.selector or node.ready != "True" or bool(gpu_signs(facts, node))
+    return HOSTNAME in demand.selector or node.ready != "True" or shows_gpu(facts, node)
 
 
 def _waits(pod: PodFacts) -> str:

@@ -82,6 +82,8 @@ def main(arguments: list[str]) -> int:
         "reset": lambda: node.reset(options.mode, vms=not options.no_vms),
         "fault": lambda: faults(node)[options.name](),  # noqa: PLW0108  (the name is there for this verb only)
     }
+    if options.verb != "status":
+        node.reserve(wait=0 if options.verb != "down" else 60)
     actions[options.verb]()
     if options.verb != "status":
         say(f"{options.verb}: done")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TextIO
 
 from .names import ADDRESS, GATEWAY, NODE
 
@@ -34,6 +36,48 @@ def run(command: list[str], stdin: str | None = None, check: bool = True, timeou
     if check and done.returncode:
         raise RealNodeError(f"{shlex.join(command)[:300]}: status {done.returncode}: {done.stderr.strip()[-800:]}")
     return done.stdout
+
+
+class Reservation:
+    """One process at a time may use the machine's node. The lock goes with the process, however that ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: TextIO | None = None
+
+    def take(self, wait: float, say: Callable[[str], None]) -> None:
+        """Take it, or keep it; ``wait`` seconds at most for another process to give it back."""
+        if self._lock is not None:
+            return
+        lock = self.path.open("a+")
+        deadline = time.monotonic() + wait
+        told = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                lock.seek(0)
+                holder = f"process {lock.read().strip() or '?'} uses the real node"
+            if time.monotonic() >= deadline:
+                lock.close()
+                raise RealNodeError(holder)
+            if not told:
+                say(f"{holder}: waiting for it")
+                told = True
+            time.sleep(0.5)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        self._lock = lock
+
+    def give_back(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+RESERVATION = Reservation(Path(f"{OWNER}.lock"))
 
 
 class Processes:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +16,7 @@ from . import furnish
 from .machine import (
     NETNS,
     OWNER,
+    RESERVATION,
     Processes,
     RealNodeError,
     cgroups_of_node,
@@ -88,48 +87,60 @@ class RealNode:
 
     def up(self) -> None:
         """Bring the node up, healthy in container mode, or leave one that is up as it is."""
-        self._claim_machine()
-        with self._one_at_a_time():
-            if self.is_up():
-                self.say("already up")
-                return
-            self._clear_away()
-            if swap_devices():
-                devices = ", ".join(swap_devices())
-                raise RealNodeError(f"this machine has swap on ({devices}), and the node would share it: swapoff first")
-            binaries, plugin, archive = self._ingredients()
-            for folder in ("run", "logs", "etcd", "root"):
-                (self.work / folder).mkdir(parents=True, exist_ok=True)
-            OWNER.write_text(f"{self.work}\n")
-            (self.work / "bin").symlink_to(binaries)
-            make_network()
-            self._make_credentials()
-            self._start_etcd()
-            self._start_api_server()
-            self.say("unpacking the node")
-            run(["tar", "-xf", str(archive), "-C", str(self.root), "--numeric-owner"])
-            furnish.furnish(self.root, self._pki, self.ssh_key.with_suffix(".pub"), binaries / "kubelet")
-            self._start_node()
-            self._wait_for_api()
-            self._start_controllers()
-            self.say("booting the node")
-            self._wait_for_boot()
-            self._record_cgroups()
-            self.load_image(plugin)
-            self.kubectl("apply", "-f", str(HERE / "manifests" / "10-crds.yaml"))
-            self.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
-            self.kubectl("apply", "-f", str(HERE / "manifests"))
-            self.until(lambda: self.node() is not None, "the node to register", 60)
-            self._pristine.keep()
+        self.reserve()
+        if self.is_up():
+            self.say("already up")
+            return
+        self._clear_away()
+        if swap_devices():
+            devices = ", ".join(swap_devices())
+            raise RealNodeError(f"this machine has swap on ({devices}), and the node would share it: swapoff first")
+        binaries, plugin, archive = self._ingredients()
+        for folder in ("run", "logs", "etcd", "root"):
+            (self.work / folder).mkdir(parents=True, exist_ok=True)
+        OWNER.write_text(f"{self.work}\n")
+        (self.work / "bin").symlink_to(binaries)
+        make_network()
+        self._make_credentials()
+        self._start_etcd()
+        self._start_api_server()
+        self.say("unpacking the node")
+        run(["tar", "-xf", str(archive), "-C", str(self.root), "--numeric-owner"])
+        furnish.furnish(self.root, self._pki, self.ssh_key.with_suffix(".pub"), binaries / "kubelet")
+        self._start_node()
+        self._wait_for_api()
+        self._start_controllers()
+        self.say("booting the node")
+        self._wait_for_boot()
+        self._record_cgroups()
+        self.load_image(plugin)
+        self.kubectl("apply", "-f", str(HERE / "manifests" / "10-crds.yaml"))
+        self.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+        self.kubectl("apply", "-f", str(HERE / "manifests"))
+        self.until(lambda: self.node() is not None, "the node to register", 60)
+        self._pristine.keep()
         for user in USERS:
             self._wait_for_ssh(user)
         self.reset(CONTAINER)
 
     def down(self) -> None:
         """Leave nothing behind but the caches and the logs, whatever happened before."""
-        self._claim_machine()
-        with self._one_at_a_time():
-            self._clear_away()
+        self.reserve()
+        self._clear_away()
+        RESERVATION.give_back()
+
+    def reserve(self, wait: float = 3600) -> None:
+        """Keep this machine's node for this process, until ``down`` or its end; waits for another process's turn.
+
+        ``up`` does it by itself. Refuses where a node of another work folder is up, with nobody at it.
+        """
+        if os.geteuid() != 0:
+            raise RealNodeError("root only: it makes namespaces, mounts and swap")
+        RESERVATION.take(wait, self.say)
+        if OWNER.exists() and not self._owns_machine():
+            if netns_pids():
+                raise RealNodeError(f"another node is up on this machine, in {OWNER.read_text().strip()}")
+            OWNER.write_text(f"{self.work}\n")  # its processes are dead: what is left of it is ours to clear away
 
     def is_up(self) -> bool:
         """Tell whether the node runs and the cluster's memory does; kubelet, sshd and API may be down."""
@@ -140,18 +151,19 @@ class RealNode:
         return run([str(self.work / "bin" / "kubelet"), "--version"]).split()[-1]
 
     def reboot(self) -> None:
-        """Boot the node anew: systemd, containers and kubelet start from nothing.
+        """Power the node off and on: systemd, containers and kubelet start from nothing.
 
         The swap that stays on is the one that a whole machine would turn on at boot (see ``swap_at_boot``): a
         container's own systemd leaves swap alone in both directions, and swap is a state of this machine's kernel.
         """
-        before = find_leader()
-        returning = self.swap_at_boot().values()
+        returning = self.swap_at_boot()
         for device in swap_devices():
             if self._as_seen_inside(device) not in returning:
                 self._swap_off(device)
-        self.inside("systemctl --no-block reboot")
-        self.until(lambda: find_leader() not in (None, before), "the node to boot again", 60)
+        self._processes.end("node")
+        kill(netns_pids())
+        self._remove_cgroups()
+        self._start_node()
         self._wait_for_boot()
 
     def status(self) -> str:
@@ -289,8 +301,8 @@ class RealNode:
         """Give the printableStatus of a virtual machine, as "ErrorUnschedulable"."""
         return str(self.get("vm", "-n", "default", name).get("status", {}).get("printableStatus", ""))
 
-    def swap_at_boot(self) -> dict[str, str]:
-        """Give the swap units that a boot of a whole machine would start from this node's disk: unit -> device.
+    def swap_at_boot(self) -> list[str]:
+        """Give the swap devices that a boot of a whole machine would turn on from what lies on this node's disk.
 
         systemd makes none inside a container, so its fstab generator is run here on the node's root without the
         container's marks, and the enabled units that lie on the disk are added. A masked unit does not count.
@@ -313,7 +325,7 @@ class RealNode:
                     units[link.name] = next(what, "")
                     break
         masked = {unit for unit in units if os.path.lexists(configured / unit) and not (configured / unit).is_file()}
-        return {unit: what for unit, what in units.items() if unit not in masked}
+        return [what for unit, what in units.items() if unit not in masked]
 
     def until(self, holds: Callable[[], T], what: str, timeout: float, interval: float = 0.2) -> T:
         """Poll until ``holds()`` is true and give what it gave; seconds. An error of a read counts as not yet."""
@@ -658,8 +670,7 @@ class RealNode:
         self._processes.end_all()
         if self._owns_machine():
             remove_network()
-            record = self.work / "cgroups"
-            remove_empty_cgroups(map(Path, record.read_text().splitlines() if record.exists() else ()))
+            self._remove_cgroups()
             OWNER.unlink(missing_ok=True)
         for mount in reversed(mounts_below(self.work)):
             run(["umount", "-l", mount], check=False)
@@ -669,6 +680,10 @@ class RealNode:
         if swap_is_on:
             OWNER.write_text(f"{self.work}\n")  # so that the next "down" tries again
             raise RealNodeError(swap_is_on)
+
+    def _remove_cgroups(self) -> None:
+        record = self.work / "cgroups"
+        remove_empty_cgroups(map(Path, record.read_text().splitlines() if record.exists() else ()))
 
     def _swap_off(self, device: str) -> None:
         """Turn a device off from outside the node. /proc/swaps may tell its path as the node sees it."""
@@ -688,18 +703,3 @@ class RealNode:
             return OWNER.read_text().strip() == str(self.work)
         except OSError:
             return False
-
-    def _claim_machine(self) -> None:
-        """Refuse where another work folder's node is up; take over what one left that is dead."""
-        if os.geteuid() != 0:
-            raise RealNodeError("root only: it makes namespaces, mounts and swap")
-        if OWNER.exists() and not self._owns_machine():
-            if netns_pids():
-                raise RealNodeError(f"another node is up on this machine, in {OWNER.read_text().strip()}")
-            OWNER.write_text(f"{self.work}\n")
-
-    @contextmanager
-    def _one_at_a_time(self) -> Iterator[None]:
-        with Path(f"{OWNER}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any, TypeVar
 
 from gpufix.core.parse.jsonraw import Item, cut, read_items
@@ -170,18 +169,18 @@ def parse_events(path: str, content: str) -> Observation[tuple[EventFacts, ...]]
 def _event(item: Item) -> EventFacts:
     about = mapping(item.value.get("involvedObject")) or mapping(item.value.get("regarding"))
     source = mapping(item.value.get("source")) or mapping(item.value.get("deprecatedSource"))
-    stamps: list[datetime | None] = [
-        parse_time(mapping(item.value.get("series")).get("lastObservedTime")),
-        *(parse_time(item.value.get(key)) for key in ("lastTimestamp", "eventTime", "firstTimestamp")),
-        parse_time(mapping(item.value.get("metadata")).get("creationTimestamp")),
-    ]
+    stamps = (
+        mapping(item.value.get("series")).get("lastObservedTime"),
+        *(item.value.get(key) for key in ("lastTimestamp", "eventTime", "firstTimestamp")),
+        mapping(item.value.get("metadata")).get("creationTimestamp"),
+    )
     return EventFacts(
         kind=text(about.get("kind")),
         namespace=text(about.get("namespace")),
         name=text(about.get("name")),
         reason=text(item.value.get("reason")),
         message=text(item.value.get("message")) or text(item.value.get("note")),
-        at=next((stamp for stamp in stamps if stamp is not None), None),
+        at=next((parse_time(stamp) for stamp in stamps if stamp), None),
         host=text(source.get("host")),
         raw=item.raw,
     )

@@ -38,11 +38,14 @@ _STOPPED = re.compile(r"Stopped .|Deactivated successfully|\.service: Succeeded\
 _FATAL = re.compile(
     r"F\d{4} \d\d:|(?:E\d{4} .*\] )?\"command failed\" err=|(?:E\d{4} .*\] )?\"Failed to run kubelet\" err="
     r"|(?:[EF]\d{4} .*\] )?(?:[Ee]rror: )?[Ff]ailed to run Kubelet|[Ee]rror: |time=.* level=fatal "
-    r"|panic: |fatal error: "
+    r"|panic: |fatal error: |E\d{4} .*\] \"?Failed to (?:listen and serve|start ContainerManager|start cAdvisor)"
 )
 """A kubelet's last words: klog's F level, cobra's ``Error:``, the wrappers of cmd/kubelet/app/server.go and
-component-base/cli/run.go by version, and what k3s and rke2 write around them."""
+component-base/cli/run.go by version, what k3s and rke2 write around them, and the errors after which it exits."""
 _ERROR = re.compile(r"E\d{4} \d\d:")
+_KLOG = re.compile(r"[IWEF]\d{4} \d\d:")
+_AFTER_THE_END = 2
+"""So many lines other threads may still write between the fatal line and the exit."""
 
 
 @dataclass
@@ -62,10 +65,17 @@ class _Start:
         self.ended = True
         self.how = self.how or how
 
+    def _last_words(self) -> Evidence | None:
+        """The last line that is a kubelet's way to end. One that was followed by more of its log did not end it."""
+        after = 0
+        for said, line in reversed(self.words):
+            if _FATAL.match(said):
+                return line if self.ended or after <= _AFTER_THE_END else None
+            after += bool(_KLOG.match(said))
+        return None
+
     def facts(self) -> StartFacts:
-        fatal = None
-        if self.how not in ("stop", "reboot"):
-            fatal = next((line for said, line in reversed(self.words) if _FATAL.match(said)), None)
+        fatal = None if self.how in ("stop", "reboot") else self._last_words()
         if fatal is None and self.how == "failure" and self.words and _ERROR.match(self.words[-1][0]):
             fatal = self.words[-1][1]
         how = self.how or ("failure" if fatal else "")
@@ -170,7 +180,7 @@ class _Reader:
         if last is not None and last.pid == pid:
             return last
         if last is not None and not last.pid and not last.ended:
-            if previous is not None and previous.pid == pid:
+            if previous is not None and self.by_pid.get(pid) is previous:
                 return previous
             last.pid = pid
         elif pid in self.by_pid:

@@ -1,0 +1,136 @@
+"""gpufix_node_label against a small API over HTTP."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodeapi import DEPLOY, WORKLOAD, NodeApi
+from types_of_fixtures import RunModule
+
+Label = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def label(run_module: RunModule, api: NodeApi, tmp_path: Path) -> Label:
+    def run(**arguments: Any) -> dict[str, Any]:
+        values = {"node": "omen2", "kubeconfig": api.kubeconfig(tmp_path), **arguments}
+        return run_module("gpufix_node_label", **values)
+
+    return run
+
+
+def test_dry_run_on_the_server(api: NodeApi, label: Label) -> None:
+    result = label(check=True, labels={WORKLOAD: "container"})
+    assert result["changed"] is True
+    assert result["diff"] == {
+        "before_header": "node omen2 labels",
+        "after_header": "node omen2 labels",
+        "before": f"{WORKLOAD}: vm-passthrough\n",
+        "after": f"{WORKLOAD}: container\n",
+    }
+    [(query, body)] = api.patches()
+    assert "dryRun=All" in query
+    assert body == {"metadata": {"resourceVersion": "100", "labels": {WORKLOAD: "container"}}}
+    assert api.labels[WORKLOAD] == "vm-passthrough"
+
+
+def test_apply_and_again(api: NodeApi, label: Label) -> None:
+    result = label(labels={WORKLOAD: "container"})
+    assert result["before"] == {WORKLOAD: "vm-passthrough", DEPLOY: "true"}
+    assert result["after"] == {WORKLOAD: "container", DEPLOY: "true"}
+    assert result["uid"] == "11111111-2222-3333-4444-555555555555"
+    assert api.labels[WORKLOAD] == "container"
+    assert "dryRun" not in api.patches()[0][0]
+    again = label(labels={WORKLOAD: "container"})
+    assert (again["changed"], again["msg"]) == (False, "the labels are so already")
+    assert len(api.patches()) == 1
+
+
+def test_removal(api: NodeApi, label: Label) -> None:
+    result = label(labels={DEPLOY: None})
+    assert (result["diff"]["before"], result["diff"]["after"]) == (f"{DEPLOY}: true\n", "")
+    assert DEPLOY not in api.labels
+    assert label(labels={DEPLOY: None})["changed"] is False
+
+
+def test_it_only_reads_without_labels(api: NodeApi, label: Label) -> None:
+    result = label()
+    assert (result["changed"], result["after"]) == (False, {WORKLOAD: "vm-passthrough", DEPLOY: "true"})
+    assert api.patches() == []
+
+
+def test_a_heartbeat_in_between_is_tried_again(api: NodeApi, label: Label) -> None:
+    api.heartbeats = 2
+    assert label(labels={WORKLOAD: "container"})["changed"] is True
+    assert len(api.patches()) == 3
+    api.heartbeats = 99
+    result = label(labels={WORKLOAD: "vm-vgpu"})
+    assert "changes all the time" in result["msg"]
+
+
+@pytest.mark.parametrize(
+    ("expect", "words"),
+    [({WORKLOAD: "container"}, "is vm-passthrough now and was container"), ({WORKLOAD: None}, "and was not set")],
+)
+@pytest.mark.parametrize("check", [True, False])
+def test_a_label_that_moved_since_the_preview(
+    api: NodeApi, label: Label, expect: dict[str, Any], words: str, check: bool
+) -> None:
+    result = label(check=check, labels={WORKLOAD: "vm-vgpu"}, expect=expect)
+    assert result["failed"] is True
+    assert words in result["msg"]
+    assert api.patches() == []
+
+
+def test_a_node_that_was_made_again(api: NodeApi, label: Label) -> None:
+    result = label(labels={WORKLOAD: "container"}, require_uid="other")
+    assert "deleted and made again" in result["msg"]
+    assert api.patches() == []
+
+
+@pytest.mark.parametrize(
+    ("refuse", "words"),
+    [
+        ({"GET": 403}, "Not allowed to get node omen2: nodes is forbidden"),
+        ({"PATCH": 403}, "Not allowed to patch node omen2: nodes is forbidden"),
+        ({"GET": 500}, "refused to get node omen2: 500"),
+    ],
+)
+def test_refusals(api: NodeApi, label: Label, refuse: dict[str, int], words: str) -> None:
+    api.refuse = refuse
+    result = label(check=True, labels={WORKLOAD: "container"})
+    assert result["failed"] is True
+    assert words in result["msg"]
+    assert "\n" not in result["msg"]
+    assert "Traceback" not in str(result)
+
+
+def test_no_such_node(label: Label) -> None:
+    assert "There is no node other in the cluster at http://127.0.0.1" in label(node="other")["msg"]
+
+
+def test_unreachable(run_module: RunModule, api: NodeApi, tmp_path: Path) -> None:
+    kubeconfig = api.kubeconfig(tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        text = Path(kubeconfig).read_text()
+        port = free.getsockname()[1]
+    Path(kubeconfig).write_text(text.replace(text.split("127.0.0.1:")[1].split('"')[0], str(port)))
+    result = run_module("gpufix_node_label", node="omen2", kubeconfig=kubeconfig)
+    assert result["failed"] is True
+    assert f"The API server http://127.0.0.1:{port} cannot be reached" in result["msg"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [({"context": "nope"}, "nope"), ({"kubeconfig": "/nonexistent/config"}, "/nonexistent/config")],
+)
+def test_kubeconfigs_that_are_wrong(label: Label, arguments: dict[str, str], words: str) -> None:
+    result = label(**arguments)
+    assert result["failed"] is True
+    assert result["msg"].startswith("Kubeconfig ")
+    assert words in result["msg"]

@@ -1,0 +1,110 @@
+"""The playbooks as a person runs them: ansible-playbook with --check --diff, then for real, then once more."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from ansible.parsing.dataloader import DataLoader
+from fakehost import FSTAB, FakeHost
+from nodeapi import DEPLOY, WORKLOAD, NodeApi
+from types_of_fixtures import RunPlaybook
+
+PLAYBOOKS = Path(__file__).parents[3] / "playbooks"
+STEPS = ("relabel-node.yml", "stop-vfio-manager.yml", "disable-swap.yml", "restart-kubelet.yml")
+
+
+def changed(output: str) -> int:
+    """The number of changed tasks."""
+    return len(re.findall(r"^changed: ", output, re.MULTILINE))
+
+
+def test_all_of_them_in_order(host: FakeHost, run_playbook: RunPlaybook, api: NodeApi, tmp_path: Path) -> None:
+    """A dry run that changes nothing; then the recovery, and once more with nothing left to do."""
+    identity = host.container("nvidia-vfio-manager-4scww", "nvidia-vfio-manager")
+    values = {"gpufix_kubeconfig": api.kubeconfig(tmp_path), "gpufix_workload_config": "container"}
+
+    preview = run_playbook(*STEPS, "read-node.yml", "--check", "--diff", gpufix_assume_earlier_steps=True, **values)
+    assert preview.returncode == 0, preview.stdout + preview.stderr
+    assert changed(preview.stdout) == 6  # two labels, one container, the unit, swap, the unit again
+    for shown in (
+        f"-{WORKLOAD}: vm-passthrough\n+{WORKLOAD}: container\n",
+        "Take the vfio-manager label off, if the GPU Operator does not do it itself",
+        f"-{DEPLOY}: true\n",
+        f"-nvidia-vfio-manager-4scww nvidia-vfio-manager {identity[:13]} RUNNING\n",
+        "-activating/auto-restart\n+inactive/dead\n",
+        "-/swapfile none swap sw 0 0\n+#/swapfile none swap sw 0 0\n",
+        "-activating/auto-restart\n+active/running\n",
+    ):
+        assert shown in preview.stdout
+    assert host.changes() == []
+    assert host.read("etc/fstab") == FSTAB
+    assert api.labels[WORKLOAD] == "vm-passthrough"
+    assert DEPLOY in api.labels
+
+    # no operator runs: after its second the label is taken off here; then all but the restart again
+    done = run_playbook(
+        *STEPS, *STEPS[:3], "read-node.yml", "-v", gpufix_operator_wait=1, gpufix_node_uid=api.uid, **values
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert changed(done.stdout) == 6
+    assert "FAILED - RETRYING" in done.stdout + done.stderr
+    assert "failed=0" in done.stdout
+    assert api.labels[WORKLOAD] == "container"
+    assert DEPLOY not in api.labels
+    assert host.changes() == [
+        f"crictl stop --timeout 10 {identity}",
+        "systemctl stop kubelet.service",
+        "swapoff /swapfile",
+        "systemctl daemon-reload",
+        "systemctl reset-failed kubelet.service",
+        "systemctl restart kubelet.service",  # and it is not held for nothing when there is no swap any more
+    ]
+    assert '"proc_swaps": "Filename' in done.stdout
+
+
+def test_the_kubelet_is_not_held_when_swap_cannot_go_off(host: FakeHost, run_playbook: RunPlaybook) -> None:
+    host.write("proc/meminfo", "MemAvailable: 1 kB\n")
+    done = run_playbook("disable-swap.yml")
+    assert done.returncode == 2
+    assert "Swap stays on" in done.stdout
+    assert host.changes() == []
+
+
+def test_refusals(host: FakeHost, run_playbook: RunPlaybook, api: NodeApi, tmp_path: Path) -> None:
+    kubeconfig = api.kubeconfig(tmp_path)
+    api.labels[WORKLOAD] = "container"  # and the deploy label still stands
+    refusals = [
+        ("The kubelet is not started", ("restart-kubelet.yml",), {"gpufix_assume_earlier_steps": True}),
+        ("--limit, if it is used, must name localhost", ("restart-kubelet.yml", "--limit", "omen2"), {}),
+        ("one host, not of a group", ("disable-swap.yml",), {"gpufix_host": "all"}),
+        ("vm-passthrough or vm-vgpu", ("relabel-node.yml",), {"gpufix_workload_config": "gpu"}),
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [
+            pool.submit(run_playbook, *names, gpufix_kubeconfig=kubeconfig, **values) for _, names, values in refusals
+        ]
+    for (words, _, _), job in zip(refusals, jobs, strict=True):
+        done = job.result()
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert words in done.stdout
+    assert host.changes() == []
+    assert api.patches() == []
+
+
+@pytest.mark.parametrize("path", sorted(PLAYBOOKS.glob("*.yml")), ids=lambda path: path.stem)
+def test_shape(path: Path) -> None:
+    plays = DataLoader().load_from_file(str(path))
+    for play in plays:
+        assert play["gather_facts"] is False
+        assert "vars_prompt" not in play
+        if play["hosts"] == "localhost":
+            assert play["connection"] == "local"
+            assert "become" not in play
+            assert play["vars"]["ansible_python_interpreter"] == "{{ ansible_playbook_python }}"
+        else:
+            assert play["become"] is True
+        assert all(task["name"][0].isupper() for task in play["tasks"])
+        assert not any("ansible.builtin.pause" in task or "ansible.builtin.shell" in task for task in play["tasks"])
