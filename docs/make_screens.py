@@ -1,4 +1,4 @@
-"""Writes the screens in README.md and docs/*.md: what stands after ``<!-- screen: COMMAND -->`` is that command's output.
+"""Writes the screens in README.md and docs/*.md: after ``<!-- screen: COMMAND -->`` comes that command's output.
 
     python docs/make_screens.py           rewrite them
     python docs/make_screens.py --check   fail where one is not what the command prints now

@@ -1,4 +1,4 @@
-"""The door to the cluster, against a small real HTTP server: what is read, how errors become one line, what is left out."""
+"""The door to the cluster, against a small HTTP server: what is read, how errors become one line, what is left out."""
 
 from __future__ import annotations
 

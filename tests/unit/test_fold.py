@@ -30,6 +30,10 @@ def stats(
     return {"event": "playbook_on_stats", "event_data": data}
 
 
+WORDS = "Failed to connect to the host via ssh: ssh: connect to host 192.0.2.41 port 22: No route to host"
+UNREACHABLE = {"event": "runner_on_unreachable", "event_data": {"host": "omen2", "res": {"msg": WORDS}}}
+
+
 def test_success_needs_all_of_it() -> None:
     assert finish(fold([ok(changed=True), stats()]), 0, "omen2").ok
     assert not finish(fold([ok(), stats()]), 2, "omen2").ok
@@ -51,9 +55,9 @@ def test_no_hosts_matched_is_no_success_although_the_code_is_zero() -> None:
         (failed("Incorrect sudo password"), Trouble.BECOME),
         (failed("sudo: a password is required"), Trouble.BECOME),
         (failed("swap cannot go off: used 9 GiB > available 2 GiB"), Trouble.FAILED),
-        ({"event": "runner_on_unreachable", "event_data": {"host": "omen2", "res": {"msg": "Failed to connect to the host via ssh: ssh: connect to host 192.0.2.41 port 22: No route to host"}}}, Trouble.UNREACHABLE),
+        (UNREACHABLE, Trouble.UNREACHABLE),
     ],
-)  # fmt: skip
+)
 def test_who_refused(event: dict[str, Any], trouble: Trouble) -> None:
     result = finish(fold([event, stats(failures=("omen2",))]), 2, "omen2")
     assert result.trouble is trouble
@@ -88,7 +92,12 @@ def test_a_run_that_never_began_says_ansible_s_own_error() -> None:
     assert "could not be found" in result.message
 
 
-JUNK = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["event", "event_data", "res", "host", "task", "diff", "changed", "msg", "processed", "failures", "dark", "stdout"]), inner, max_size=5), max_leaves=12)  # fmt: skip
+KEYS = ["event", "event_data", "res", "host", "task", "diff", "changed", "msg", "processed", "failures", "dark", "stdout"]
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
+    max_leaves=12,
+)
 EVENTS = st.sampled_from(
     [ok(), ok(changed=True), failed("no"), stats(), stats(failures=("omen2",)), stats(processed=())]
 ) | st.builds(

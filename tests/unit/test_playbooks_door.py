@@ -1,4 +1,4 @@
-"""The door to Ansible, through the real ansible-runner on this machine: check applies nothing, nothing is left behind."""
+"""The door to Ansible, through the real ansible-runner: a dry run applies nothing, and nothing is left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runbook loader: the shipped runbooks load, and every mistake is named by file, line and the nearest right word."""
+"""The runbook loader: the shipped ones load, and every mistake is named by file, line and the nearest right word."""
 
 from __future__ import annotations
 
@@ -50,18 +50,38 @@ def replaced(old: str, new: str) -> str:
     [
         ("    timeout: 90\n", "    timout: 90\n", "unknown key 'timout' in steps.0", "timeout"),
         ("title: Revive", "titel: x\ntitle: Revive", "unknown key 'titel'", "title"),
-        ("observation: swap.active\n          is: false\n          because: the kubelet refuses", "observation: swap.activ\n          is: false\n          because: x", "unknown observation 'swap.activ'", "swap.active"),
+        (
+            "observation: swap.active\n          is: false\n          because: the kubelet refuses",
+            "observation: swap.activ\n          is: false\n          because: x",
+            "unknown observation 'swap.activ'",
+            "swap.active",
+        ),
         ("finding: swap-on", "finding: swap-off", "unknown finding 'swap-off'", "swap-on"),
-        ("{answer: target_workload}", "{answer: target_workloat}", "unknown answer 'target_workloat'", "target_workload"),
+        (
+            "{answer: target_workload}",
+            "{answer: target_workloat}",
+            "unknown answer 'target_workloat'",
+            "target_workload",
+        ),
         ("default: container", "default: containers", "default 'containers' is no choice", "container"),
-        ("playbook: relabel-node.yml", "playbook: relabel-nodes.yml", "no playbook 'relabel-nodes.yml'", "relabel-node.yml"),
+        (
+            "playbook: relabel-node.yml",
+            "playbook: relabel-nodes.yml",
+            "no playbook 'relabel-nodes.yml'",
+            "relabel-node.yml",
+        ),
         ("  - id: verify", "  - id: relabel", "step 'relabel' stands twice", "id of its own"),
         ("    timeout: 90\n", "    timeout: soon\n", "'soon' is not of type 'integer'", "schema"),
         ("version: 1", "version: 2", "1 was expected", "schema"),
         ("version: 1", "version: 1\nversion: 1", "key 'version' stands twice", "keep one"),
-        ("              is: vm-passthrough\n", "              is: vm-passthru\n", "'vm-passthru' is no choice", "vm-passthrough"),
+        (
+            "              is: vm-passthrough\n",
+            "              is: vm-passthru\n",
+            "'vm-passthru' is no choice",
+            "vm-passthrough",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_one_line_with_its_place_and_the_nearest_name(old: str, new: str, message: str, hint: str) -> None:
     text = replaced(old, new)
     with pytest.raises(GpufixError) as caught:

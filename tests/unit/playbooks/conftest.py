@@ -90,7 +90,7 @@ def run_playbook(host: FakeHost) -> Iterator[Callable[..., subprocess.CompletedP
             "ANSIBLE_PIPELINING": "True",
             "ANSIBLE_LOCALHOST_WARNING": "False",
         }
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
         host.state.update(host.now())
         return done
 

@@ -22,11 +22,11 @@ def changed(output: str) -> int:
 
 
 def test_all_of_them_in_order(host: FakeHost, run_playbook: RunPlaybook, api: NodeApi, tmp_path: Path) -> None:
-    """A dry run that changes nothing; then the recovery, and once more with nothing left to do."""
+    """A dry run that changes nothing; then the recovery, and a step that has nothing left to do."""
     identity = host.container("nvidia-vfio-manager-4scww", "nvidia-vfio-manager")
     values = {"gpufix_kubeconfig": api.kubeconfig(tmp_path), "gpufix_workload_config": "container"}
 
-    preview = run_playbook(*STEPS, "read-node.yml", "--check", "--diff", gpufix_assume_earlier_steps=True, **values)
+    preview = run_playbook(*STEPS, "--check", "--diff", gpufix_assume_earlier_steps=True, **values)
     assert preview.returncode == 0, preview.stdout + preview.stderr
     assert changed(preview.stdout) == 6  # two labels, one container, the unit, swap, the unit again
     for shown in (
@@ -44,9 +44,9 @@ def test_all_of_them_in_order(host: FakeHost, run_playbook: RunPlaybook, api: No
     assert api.labels[WORKLOAD] == "vm-passthrough"
     assert DEPLOY in api.labels
 
-    # no operator runs: after its second the label is taken off here; then all but the restart again
+    # no operator runs: after its second the label is taken off here; then a step once more
     done = run_playbook(
-        *STEPS, *STEPS[:3], "read-node.yml", "-v", gpufix_operator_wait=1, gpufix_node_uid=api.uid, **values
+        *STEPS, "disable-swap.yml", "read-node.yml", "-v", gpufix_operator_wait=1, gpufix_node_uid=api.uid, **values
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert changed(done.stdout) == 6
