@@ -92,7 +92,7 @@ def test_a_run_that_never_began_says_ansible_s_own_error() -> None:
     assert "could not be found" in result.message
 
 
-KEYS = ["event", "event_data", "res", "host", "task", "diff", "changed", "msg", "processed", "failures", "dark", "stdout"]
+KEYS = ["event", "event_data", "res", "host", "task", "diff", "changed", "msg", "processed", "failures", "dark"]
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),

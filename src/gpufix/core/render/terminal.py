@@ -6,6 +6,8 @@ repeats it.
 
 from __future__ import annotations
 
+import difflib
+import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,24 +104,34 @@ def diagnosis_lines(diagnosis: Diagnosis, verdicts: Verdicts, runbook: str | Non
     return lines
 
 
-def _evidence_lines(evidence: Sequence[Evidence], style: Style, indent: int, most: int = 3) -> list[str]:
-    lines = []
+def _evidence_lines(evidence: Sequence[Evidence], style: Style, indent: int, most: int = 2) -> list[str]:
+    """Source and raw words of the first ``most``; the rest, and every full object, are in the JSON output."""
+    lines: list[str] = []
     for item in evidence[:most]:
-        lines.append(style.paint(style.clip(f"{item.source}", indent), "dim"))
-        lines += _excerpt(item.excerpt, style, indent)
+        room = max(30, style.width - indent)
+        words = safe(f"{item.source} | {compact(item.excerpt)}")
+        parts = textwrap.wrap(words, room, subsequent_indent="  ", break_on_hyphens=False)
+        if len(parts) > _EXCERPT_LINES:
+            parts = [*parts[: _EXCERPT_LINES - 1], parts[_EXCERPT_LINES - 1][: room - 1] + "…"]
+        lines += [style.paint(" " * indent + part, "dim") for part in parts]
     if len(evidence) > most:
         lines.append(" " * indent + f"({len(evidence) - most} more in -o json)")
     return lines
 
 
-def _excerpt(text: str, style: Style, indent: int, most: int = 3) -> list[str]:
-    """The raw words of the evidence: white space folded, at most ``most`` lines of the width."""
-    room = max(20, style.width - indent - 2)
-    flat = safe(" ".join(text.split()))
-    parts = [flat[start : start + room] for start in range(0, len(flat), room)] or [""]
-    if len(parts) > most:
-        parts = [*parts[: most - 1], parts[most - 1][:-1] + "…"]
-    return [" " * indent + "| " + part for part in parts]
+_EXCERPT_LINES = 4
+_TELLING = ("type", "key", "status", "effect", "reason", "message", "lastTransitionTime", "timeAdded")
+
+
+def compact(excerpt: str) -> str:
+    """An excerpt on one line: white space folded, and of a JSON object (a condition, a taint) only what tells."""
+    try:
+        data = json.loads(excerpt)
+    except ValueError:
+        data = None
+    if isinstance(data, dict) and (told := [key for key in _TELLING if data.get(key)]):
+        return ", ".join(f"{key}: {data[key]}" for key in told)
+    return " ".join(excerpt.split())
 
 
 def _vm_lines(vm: AffectedVm, diagnosis: Diagnosis, style: Style) -> list[str]:
@@ -210,8 +222,6 @@ def violation_lines(planned: PlannedStep, style: Style) -> list[str]:
 
 def diff_lines(diffs: Iterable[Mapping[str, Any]], style: Style) -> list[str]:
     """Ansible's before/after records as diff lines: ``prepared`` as it is, the rest as a unified diff."""
-    import difflib
-
     lines: list[str] = []
     for record in diffs:
         if isinstance(record.get("prepared"), str):
