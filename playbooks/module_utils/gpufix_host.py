@@ -34,6 +34,14 @@ class Text(NamedTuple):
     why: str = ""
 
 
+def finished(name: str, code: int, out: str, err: str) -> Done:
+    """Pure. What tool ``name`` did when it ended by itself."""
+    if code == 0:
+        return Done(0, out, err, "")
+    said = one_line(err) or one_line(out) or f"ended with status {code}"
+    return Done(code, out, err, said if said.startswith(name) else f"{name}: {said}")
+
+
 def one_line(text: str, limit: int = 300) -> str:
     """``text`` as one line of at most ``limit`` characters."""
     line = " ".join(text.split())
@@ -83,11 +91,7 @@ class Host:
         except subprocess.TimeoutExpired:
             kill_group(process)
             return Done(None, "", "", f"{name}: no answer in {timeout:g} s")
-        text, words = out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
-        if process.returncode == 0:
-            return Done(0, text, words, "")
-        said = one_line(words) or one_line(text) or f"ended with status {process.returncode}"
-        return Done(process.returncode, text, words, said if said.startswith(name) else f"{name}: {said}")
+        return finished(name, process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
     def read_bytes(self, path: str) -> bytes:
         with open(self.path(path), "rb") as stream:

@@ -387,7 +387,7 @@ def _distribution_arguments(host: Host, unit: str, arguments: List[Argument]) ->
 def format_arguments(arguments: List[Argument], notes: List[str]) -> str:
     """Pure. One argument a line, after ``# from PATH`` where the source changes."""
     lines = [f"# {note}" for note in notes]
-    source = None  # type: Optional[str]
+    source = ""
     for argument in arguments:
         if argument.source != source:
             source = argument.source

@@ -114,7 +114,7 @@ def judge_memory(devices: List[Device], memory: Dict[str, int], overcommit: Opti
         )
     usable = available * 9 // 10
     text = f"{mib(used)} in swap, {usable // 1024:,} MiB of memory usable"
-    text += f" (MemAvailable {available // 1024:,} MiB less 10 %)"
+    text += f" (90 % of MemAvailable, {available // 1024:,} MiB)"
     if used > usable:
         return False, text + ": too little"
     if overcommit is None:

@@ -8,7 +8,6 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from gpufix import workflow
@@ -33,12 +32,22 @@ class _Parser(argparse.ArgumentParser):
         raise GpufixError(message, f"see {self.prog} --help")
 
 
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for: the look-up costs a tenth of a second."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"gpufix {version('gpufix')}")
+        parser.exit()
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="gpufix",
         description="Brings a dead GPU node back, step by step, without killing what still runs on its card.",
     )
-    parser.add_argument("--version", action="version", version=f"gpufix {version('gpufix')}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
 
     diagnose = commands.add_parser("diagnose", help="say why a node is dead, changing nothing")

@@ -175,13 +175,17 @@ class Session:
 NO_SUCH_HOST = "the inventory has no such host"
 
 
+def unread_side(reading: Reading) -> str | None:
+    """Why one of the two sides could not be read at all; None when both were."""
+    unread = reading.snapshot.unread
+    return unread.get("cluster") or unread.get("cluster/nodes.json") or unread.get("host")
+
+
 def require_both(reading: Reading) -> None:
     """Raises GpufixError (status 7) when a side could not be read: a recovery never acts on half a picture."""
-    unread = reading.snapshot.unread
-    if "cluster" in unread or "cluster/nodes.json" in unread:
-        raise api_error(unread.get("cluster") or unread["cluster/nodes.json"])
-    if "host" in unread:
-        raise host_error(unread["host"])
+    reason = unread_side(reading)
+    if reason is not None:
+        raise host_error(reason) if reason == reading.snapshot.unread.get("host") else api_error(reason)
 
 
 def host_error(reason: str) -> GpufixError:

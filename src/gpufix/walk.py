@@ -24,7 +24,7 @@ from gpufix.core.runbook import Runbook, RunbookStep
 from gpufix.core.undo import capture_undo
 from gpufix.core.workload import VM_PASSTHROUGH, WORKLOAD_LABEL
 from gpufix.model import GpuHolder, Status
-from gpufix.session import Reading, Session, Variables
+from gpufix.session import Reading, Session, Variables, unread_side
 from gpufix.text import duration_s, safe
 from gpufix.world.interrupts import Interrupts
 from gpufix.world.journal import Journal
@@ -127,6 +127,8 @@ class Walker:
         # the gate may have stood open for hours: everything is read and judged once more, right before acting
         self.session.ui.progress("reading the node once more before acting")
         self.latest = self.session.read()
+        if (lost := unread_side(self.latest)) is not None:
+            return StepResult(step.id, Outcome.UNREACHABLE, f"{lost}; nothing of it was done")
         undo = capture_undo(planned.actions, self.latest.facts)
         last = plan_step(step, self._world(), consent=consent, undo_captured=undo is not None, phase="act")
         if last.decision is Decision.NOOP:
@@ -196,7 +198,7 @@ class Walker:
             + ("" if preview.changed else " (the dry run shows no change, and the effect is not there yet)")
         ]
         for task in preview.tasks:
-            if task.changed or task.diffs:
+            if task.changed:
                 lines += [f"  {safe(task.name)}", *diff_lines(task.diffs, style)]
             warnings = task.result.get("warnings")
             for warning in warnings if isinstance(warnings, list) else []:
@@ -239,6 +241,8 @@ class Walker:
         style = self.session.ui.style
         lines = ["", *style.wrap(f"Awaited afterwards, within {step.timeout} s:", 2)]
         for leaf in evaluate(step.done_when, self._world()).leaves():
+            if leaf.kind != "observation":
+                continue
             why = f" ({leaf.because})" if leaf.because else ""
             lines += style.wrap(f"- {safe(leaf.text)}{why}", 2, 2)
         undo = capture_undo(plan_step(step, self._world()).actions, self.latest.facts)

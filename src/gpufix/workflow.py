@@ -91,7 +91,7 @@ def recover(session: Session, interrupts: Interrupts, preset: Mapping[str, str] 
     book = fitting(books, reading)
     verdicts = judge(reading.facts, reading.diagnosis)
     ui.progress("")
-    ui.say(diagnosis_lines(reading.diagnosis, verdicts, book.id if book else None, ui.style))
+    ui.say(diagnosis_lines(reading.diagnosis, verdicts, book.id if book else None, ui.style, offer=book is None))
     if book is None:
         return _nothing_to_walk(session, reading, verdicts)
     ui.say(["", ui.style.paint(book.title, "bold"), *ui.style.wrap(book.summary, 2)])

@@ -48,8 +48,7 @@ def test_the_incident_from_diagnosis_to_a_node_that_stays(
     run.answer(WHO)
     run.expect("will still be ErrorUnschedulable")
     run.ask("relabel:")
-    assert "-nvidia.com/gpu.workload.config: vm-passthrough" in run.text
-    assert "+nvidia.com/gpu.workload.config: container" in run.text
+    assert "nvidia.com/gpu.workload.config: vm-passthrough -> container" in run.text
     assert "managedFields" not in run.text
     run.child.send(ENTER)
     run.gate("stop-vfio-manager", name="omen2")
@@ -188,7 +187,7 @@ def test_without_an_operator_gpufix_takes_the_deploy_label_off_itself(cluster: R
     run = wizard()
     run.answer(WHO)
     run.ask("relabel:")
-    assert "-nvidia.com/gpu.deploy.vfio-manager: true" in run.text
+    assert "nvidia.com/gpu.deploy.vfio-manager: true -> (absent)" in run.text
     run.child.send(ENTER)
     run.ask("stop-vfio-manager:", timeout=200)
     assert "nvidia.com/gpu.deploy.vfio-manager" not in cluster.labels()

@@ -104,11 +104,9 @@ def test_an_invalid_label_is_wrong_too() -> None:
 def test_no_label_and_the_default_is_container() -> None:
     labels = {key: value for key, value in CONTAINER.items() if "workload" not in key}
     assert root(look(ready(labels=labels))) == ("workload-label-missing", "confirmed")
-    assert (
-        look(ready(labels=labels), cluster_clusterpolicy=listed(policy(default="vm-passthrough"))).root_cause.id
-        == "unknown"
-    )
-    assert look(ready(labels=labels), cluster_clusterpolicy="rubbish").root_cause.id == "unknown"
+    for other in (listed(policy(default="vm-passthrough")), "rubbish"):
+        found = look(ready(labels=labels), cluster_clusterpolicy=other).root_cause
+        assert found.status is not Status.CONFIRMED
 
 
 def test_without_sandbox_workloads_the_label_is_not_the_fault() -> None:
@@ -130,7 +128,7 @@ def test_where_another_node_might_serve_the_label_is_only_suspected() -> None:
         ("nvidia", "gpu-not-bound-to-vfio", "confirmed"),
         ("nouveau", "gpu-bound-to-nouveau", "confirmed"),
         ("", "gpu-not-bound-to-vfio", "suspected"),
-        ("vfio-pci", "unknown", "unknown"),
+        ("vfio-pci", "device-plugin-down", "suspected"),
     ],
 )
 def test_which_driver_has_the_card(driver: str, id: str, status: str) -> None:
@@ -197,17 +195,40 @@ def test_a_name_that_differs_in_case_only() -> None:
     ("line", "offered", "id"),
     [
         ("[ 1.0] NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.", "0", "gpu-fell-off-bus"),
-        ("[ 1.0] NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.", "1", "unknown"),
-        ("[ 1.0] NVRM: Xid (PCI:0000:01:00): 31, pid=1, MMU fault", "0", "unknown"),
+        ("[ 1.0] NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.", "1", "gpu-fell-off-bus"),
+        ("[ 1.0] NVRM: Xid (PCI:0000:01:00): 31, pid=1, MMU fault", "0", "device-plugin-down"),
     ],
 )
 def test_a_card_that_fell_off_the_bus(line: str, offered: str, id: str) -> None:
     assert look(ready(labels=PASSTHROUGH, allocatable={R: offered}), host_dmesg=line).root_cause.id == id
 
 
+def test_a_card_whose_registers_read_as_ones() -> None:
+    text = CARD.replace("(rev a1)", "(rev ff)")
+    found = look(ready(labels=PASSTHROUGH, allocatable={R: "1"}), host_lspci=text)
+    assert root(found) == ("gpu-fell-off-bus", "suspected")
+
+
+@pytest.mark.parametrize(
+    ("driver", "id", "status"),
+    [("nvidia", "gpu-not-bound-to-vfio", "confirmed"), ("nouveau", "gpu-bound-to-nouveau", "confirmed")],
+)
+def test_a_passthrough_node_that_offers_nothing_though_no_vm_waits(driver: str, id: str, status: str) -> None:
+    found = look(ready(labels=PASSTHROUGH, allocatable={R: "0"}), pods=[], vms=[], host_lspci=lspci(driver))
+    assert root(found) == (id, status)
+
+
+def test_a_label_that_keeps_the_plugin_away() -> None:
+    labels = {**PASSTHROUGH, "nvidia.com/gpu.deploy.sandbox-device-plugin": "paused-for-driver-upgrade"}
+    found = look(ready(labels=labels, allocatable={R: "0"}), host_lspci=lspci("vfio-pci"))
+    assert root(found) == ("device-plugin-down", "confirmed")
+    assert any("keeps that operand off" in warning for warning in found.warnings)
+
+
 def test_iommu_by_sysfs() -> None:
-    found = look(ready(labels=PASSTHROUGH, allocatable={R: "0"}), host_iommu_groups="", host_lspci=lspci(""))
-    assert root(found) == ("iommu-off", "confirmed")
+    for text, status in (("# IOMMU groups: 0\n", "confirmed"), ("", "suspected")):
+        found = look(ready(labels=PASSTHROUGH, allocatable={R: "0"}), host_iommu_groups=text, host_lspci=lspci(""))
+        assert root(found) == ("iommu-off", status)
     listing = "# NVIDIA PCI functions: 1\n0000:01:00.0 vendor=10de device=2484 class=030000 driver=- "
     found = look(ready(labels=PASSTHROUGH, allocatable={R: "0"}), host_pci_drivers=listing + UNTOUCHED)
     assert root(found) == ("iommu-off", "confirmed")

@@ -147,7 +147,8 @@ def test_without_the_runtimes_table_nobody_knows_what_runs() -> None:
 
 def test_a_line_that_is_no_container_makes_the_list_unknown() -> None:
     assert not facts(host_containers="level=error msg=timed out while asking\n").containers.known
-    assert facts(host_containers="").containers.value == ()
+    assert not facts(host_containers="").containers.known
+    assert facts(host_containers="# the runtime knows no container of Kubernetes\n").containers.value == ()
 
 
 # --- the card --------------------------------------------------------------------------------------------------------
@@ -216,10 +217,21 @@ def test_nobody_holds_the_card() -> None:
     ("text", "groups"),
     [
         ("0\n1\n14\n", ("0", "1", "14")),
+        ("# IOMMU groups: 2\n0 0000:00:00.0\n14 0000:01:00.0\n14 0000:01:00.1\n", ("0", "14")),
+        ("# IOMMU groups: 0\n", ()),
+        ("# IOMMU groups: 2\n0 0000:00:00.0\n", None),
         ("", ()),
         ("/sys/kernel/iommu_groups/3/devices/0000:01:00.0\n", ("3",)),
+        ("IOMMU Group 5 0000:01:00.0 VGA\n", ("5",)),
         ("cannot open\n", None),
     ],
 )
 def test_iommu_groups(text: str, groups: tuple[str, ...] | None) -> None:
     assert facts(host_iommu_groups=text).iommu_groups.value == groups
+
+
+def test_lspci_takes_its_groups_from_the_listing() -> None:
+    lspci = case("42-host-driver-bind-skipped").files["host/lspci"]
+    found = facts(host_lspci=lspci, host_iommu_groups="# IOMMU groups: 1\n14 0000:01:00.0\n14 0000:01:00.1\n")
+    groups = {function.address: function.group for function in found.pci.value or ()}
+    assert (groups["0000:01:00.0"], groups["0000:01:00.1"], groups["0000:02:00.0"]) == ("14", "14", "")

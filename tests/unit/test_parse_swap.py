@@ -182,6 +182,18 @@ def test_one_source_alone_does_not_tell() -> None:
     assert facts(host_kubelet_flags="--fail-swap-on=false\n").swap_allowed.value is True
 
 
+def test_drop_ins_and_flags_decide_without_the_file() -> None:
+    found = facts(host_kubelet_flags=FLAGS_NONE, host_kubelet_config_d="# file: /d/00-k3s.conf\nfailSwapOn: false\n")
+    assert found.swap_allowed.value is True
+
+
+def test_flags_that_were_not_all_read() -> None:
+    absent = "# /etc/default/kubelet: No such file or directory\n# $KUBELET_EXTRA_ARGS is not set\n"
+    assert facts(host_kubelet_flags=absent + FLAGS_NONE, host_kubelet_config="").swap_allowed.value is False
+    denied = "# /etc/default/kubelet: Permission denied\n"
+    assert not facts(host_kubelet_flags=denied + FLAGS_NONE, host_kubelet_config="").swap_allowed.known
+
+
 def test_a_refusal_in_the_journal_proves_not_allowed() -> None:
     found = facts(host_kubelet_journal=refused_once()).swap_allowed
     assert found.value is False

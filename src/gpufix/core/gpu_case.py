@@ -44,6 +44,20 @@ class Case:
         return tuple(name for name in self.lacking if not workload.workload_resources({name: "1"}, workload.CONTAINER))
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """What the node should offer and does not: what VMs wait for, else all that its workload stands for."""
+        if self.lacking_passthrough:
+            return self.lacking_passthrough
+        offered = workload.workload_resources({**self.node.capacity, **self.node.allocatable}, self.mode or "none")
+        if not self.mode or any(quantity(self.node.allocatable.get(name, "0")) for name in offered):
+            return ()
+        if self.mode == workload.CONTAINER:
+            return tuple(offered) or ("nvidia.com/gpu",)
+        kubevirt = self.situation.facts.kubevirt.value
+        permitted = (kubevirt.permitted or {}) if kubevirt is not None else {}
+        return tuple(offered) or tuple(workload.workload_resources(dict.fromkeys(permitted, "1"), self.mode))
+
+    @property
     def waiting_alone(self) -> list[AffectedVm]:
         """The waiting VMs that no other node is known to be able to serve."""
         return [vm for vm in self.vms.waiting if vm.servable_elsewhere is not True]

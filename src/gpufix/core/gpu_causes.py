@@ -119,20 +119,9 @@ def _workload_label(case: Case) -> Candidate | None:
     policy = facts.cluster_policy.value
     wanted = case.lacking_passthrough
     waiting = [vm for vm in case.waiting_alone if any(name in vm.resources for name in wanted)]
-    if (
-        case.mode != workload.CONTAINER
-        or policy is None
-        or not policy.present
-        or not policy.sandbox_enabled
-        or not waiting
-    ):
+    if case.mode not in (workload.CONTAINER, workload.VM_VGPU) or policy is None or not waiting:
         return None
-    kubevirt = facts.kubevirt.value
-    if (
-        kubevirt is not None
-        and kubevirt.permitted is not None
-        and not all(name in kubevirt.permitted for name in wanted)
-    ):
+    if not policy.present or not policy.sandbox_enabled or not _all_permitted(case, wanted):
         return None
     label = workload.raw_workload(case.node)
     evidence = (
@@ -141,45 +130,59 @@ def _workload_label(case: Case) -> Candidate | None:
         *waiting_evidence(case, wanted[0]),
         *facts.cluster_policy.evidence,
     )
-    sure = _sure(waiting)
+    sure = _sure(waiting) if case.mode == workload.CONTAINER else Status.SUSPECTED
     names = ", ".join(vm.name for vm in waiting) + (" waits" if len(waiting) == 1 else " wait")
     if label:
         summary = f"the node is labelled {label}, and {names} for {wanted[0]}, which only vm-passthrough offers"
         return candidate("workload-label-wrong", sure, summary, *evidence)
     if case.node.labels.get(workload.PRESENT_LABEL) != "true":
         return None
-    summary = f"the node has no {workload.WORKLOAD_LABEL}, so the operator serves containers; {names} for {wanted[0]}"
+    summary = f"the node has no {workload.WORKLOAD_LABEL}: the operator serves {case.mode}; {names} for {wanted[0]}"
     return candidate("workload-label-missing", sure, summary, *evidence)
+
+
+def _all_permitted(case: Case, names: tuple[str, ...]) -> bool:
+    kubevirt = case.situation.facts.kubevirt.value
+    if kubevirt is None or kubevirt.permitted is None:
+        return True
+    return all(name in kubevirt.permitted for name in names)
 
 
 def _vfio_manager(case: Case) -> Candidate | None:
     """vfio-manager's own init container gives up, as its guards make it (NVIDIA/k8s-driver-manager@v0.8.0)."""
-    if case.mode != workload.VM_PASSTHROUGH or not case.lacking:
+    if case.mode != workload.VM_PASSTHROUGH or not case.missing:
         return None
     failing = [pod for pod in pods_named(case.situation.facts, "nvidia-vfio-manager") if fails(pod.waiting)]
     if not failing:
         return None
     summary = f"{failing[0].name} fails ({', '.join(failing[0].waiting)}), so the GPU is not given to vfio-pci"
-    evidence = (containers_of(failing[0]), allocatable_of(case.node, case.lacking[0]))
+    evidence = (containers_of(failing[0]), allocatable_of(case.node, case.missing[0]))
     return candidate("vfio-manager-failing", Status.CONFIRMED, summary, *evidence)
 
 
 def _device_plugin(case: Case) -> Candidate | None:
-    """The plugin itself crashes. Where only its init container waits, it waits for another: not the plugin's fault."""
-    facts = case.situation.facts
-    modes = [case.mode] if case.mode else [workload.VM_PASSTHROUGH]
-    failing = [pod for mode in modes for pod in plugin_pods(facts, mode) if fails(pod.waiting, init=False)]
-    passthrough = modes[0] != workload.CONTAINER
-    missing = case.lacking[:1] if passthrough else ("nvidia.com/gpu",)
-    if not failing or not missing or quantity(case.node.allocatable.get(missing[0], "0")):
+    """The plugin itself crashes, or is kept away. Where only its init container waits, it waits for another."""
+    mode = case.mode or workload.VM_PASSTHROUGH
+    if not case.missing or (mode == workload.CONTAINER and case.lacking_passthrough):
         return None
-    driver = "vfio-pci" if passthrough else "nvidia"
-    bound = [function for function in case.gpus if function.driver == driver]
-    summary = f"{failing[0].name} fails ({', '.join(failing[0].waiting)}), so the node offers no {missing[0]}"
-    evidence = (containers_of(failing[0]), allocatable_of(case.node, missing[0]))
-    lines = tuple(line for function in bound for line in function.evidence)
-    status = Status.CONFIRMED if bound else Status.SUSPECTED
-    return candidate("device-plugin-down", status, summary, *evidence, *lines)
+    plugins = plugin_pods(case.situation.facts, mode)
+    failing = [pod for pod in plugins if fails(pod.waiting, init=False)]
+    offers_none = allocatable_of(case.node, case.missing[0])
+    if failing:
+        driver = "nvidia" if mode == workload.CONTAINER else "vfio-pci"
+        lines = tuple(line for card in case.gpus if card.driver == driver for line in card.evidence)
+        summary = f"{failing[0].name} fails ({', '.join(failing[0].waiting)}), so the node offers no {case.missing[0]}"
+        status = Status.CONFIRMED if lines else Status.SUSPECTED
+        return candidate("device-plugin-down", status, summary, containers_of(failing[0]), offers_none, *lines)
+    if plugins or not case.mode or not case.situation.facts.pods.known:
+        return None
+    key = f"nvidia.com/gpu.deploy.{'device-plugin' if mode == workload.CONTAINER else 'sandbox-device-plugin'}"
+    value = case.node.labels.get(key, "")
+    if value in ("", "true"):
+        summary = f"no device plugin of {mode} mode is on the node, so it offers no {case.missing[0]}"
+        return candidate("device-plugin-down", Status.SUSPECTED, summary, offers_none)
+    summary = f"{key}={value} keeps the device plugin off the node"
+    return candidate("device-plugin-down", Status.CONFIRMED, summary, label_of(case.node, key), offers_none)
 
 
 def _not_registered(case: Case) -> Candidate | None:

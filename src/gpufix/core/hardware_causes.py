@@ -23,19 +23,19 @@ _HARMLESS = frozenset({"", "vfio-pci", "pci-stub", "pcieport"})
 
 
 def fell_off_bus(case: Case) -> Candidate | None:
-    """The kernel saw the card vanish, and the node offers no GPU. Where it offers one, that may be another's."""
+    """The kernel saw the card vanish since this boot. Where the node still offers a GPU it may be another one."""
     log = case.situation.facts.kernel_log.value or ()
     hit = case.situation.signatures.match("kernel", log, log, frozenset(), "gpu-fell-off-bus")
-    if hit is None:
+    dead = [card for card in case.gpus if card.evidence and card.evidence[0].excerpt.endswith("(rev ff)")]
+    if hit is None and not dead:
         return None
     names = gpu_resources(case.node)
     offered = [name for name in names if quantity(case.node.allocatable.get(name, "0"))]
-    if offered and not case.vms.stuck:
-        return None
-    gone = tuple(allocatable_of(case.node, name) for name in names)
-    summary = f"the kernel says that the GPU has fallen off the bus ({hit.line.source})"
-    status = Status.SUSPECTED if offered else Status.CONFIRMED
-    return candidate("gpu-fell-off-bus", status, summary, hit.line, *gone)
+    said = (*((hit.line,) if hit else ()), *(card.evidence[0] for card in dead))
+    summary = "the kernel says that the GPU has fallen off the bus" if hit else "the GPU's registers read as all ones"
+    status = Status.CONFIRMED if hit and (dead or not offered) else Status.SUSPECTED
+    evidence = (*said, *(allocatable_of(case.node, name) for name in names))
+    return candidate("gpu-fell-off-bus", status, f"{summary} ({said[0].source})", *evidence)
 
 
 def iommu_off(case: Case) -> Candidate | None:
@@ -45,7 +45,9 @@ def iommu_off(case: Case) -> Candidate | None:
     facts = case.situation.facts
     if facts.iommu_groups.value == ():
         summary = "the host has no IOMMU group at all: the IOMMU is off"
-        return candidate("iommu-off", Status.CONFIRMED, summary, *facts.iommu_groups.evidence, *_driver_lines(case))
+        counted = facts.iommu_groups.evidence
+        status = Status.CONFIRMED if counted else Status.SUSPECTED  # an empty listing can be one that failed
+        return candidate("iommu-off", status, summary, *counted, *_driver_lines(case))
     ungrouped = [card for card in case.gpus if card.group_known and not card.group]
     if ungrouped:
         summary = f"{ungrouped[0].address} is in no IOMMU group: the IOMMU is off"
@@ -87,30 +89,24 @@ def bound_to_nouveau(case: Case) -> Candidate | None:
 
 def not_bound_to_vfio(case: Case) -> Candidate | None:
     """Passthrough is wanted and another driver has the card, or none."""
-    found = _bound_to(case, "nvidia", "gpu-not-bound-to-vfio", passthrough_only=True)
-    if found is not None or case.mode != workload.VM_PASSTHROUGH or not case.lacking_passthrough:
-        return found
-    loose = [card for card in case.gpus if not card.driver]
-    if not loose or len(loose) != len(case.gpus):
+    if case.mode not in ("", workload.VM_PASSTHROUGH):
         return None
-    summary = f"no driver has the GPU at {loose[0].address}, and {case.lacking_passthrough[0]} is not offered"
+    found = _bound_to(case, "nvidia", "gpu-not-bound-to-vfio")
+    loose = [card for card in case.gpus if not card.driver]
+    if found is not None or not case.mode or not case.missing or not loose or len(loose) != len(case.gpus):
+        return found
+    summary = f"no driver has the GPU at {loose[0].address}, and {case.missing[0]} is not offered"
     return candidate("gpu-not-bound-to-vfio", Status.SUSPECTED, summary, *loose[0].evidence)
 
 
-def _bound_to(case: Case, driver: str, id: str, *, passthrough_only: bool = False) -> Candidate | None:
-    missing = case.lacking_passthrough or (() if passthrough_only else _nothing_for_containers(case))
+def _bound_to(case: Case, driver: str, id: str) -> Candidate | None:
     bound = [card for card in case.gpus if card.driver == driver]
-    if not bound or not missing or (passthrough_only and case.mode not in ("", workload.VM_PASSTHROUGH)):
+    if not bound or not case.missing:
         return None
-    summary = f"the GPU at {bound[0].address} is with {driver}, so the node offers no {missing[0]}"
-    evidence = (*bound[0].evidence, allocatable_of(case.node, missing[0]))
-    sure = case.mode == workload.VM_PASSTHROUGH or not passthrough_only
+    summary = f"the GPU at {bound[0].address} is with {driver}, so the node offers no {case.missing[0]}"
+    evidence = (*bound[0].evidence, allocatable_of(case.node, case.missing[0]))
+    sure = driver == "nouveau" or case.mode == workload.VM_PASSTHROUGH
     return candidate(id, Status.CONFIRMED if sure else Status.SUSPECTED, summary, *evidence)
-
-
-def _nothing_for_containers(case: Case) -> tuple[str, ...]:
-    offered = workload.workload_resources(case.node.allocatable, workload.CONTAINER)
-    return () if case.mode != workload.CONTAINER or any(offered.values()) else ("nvidia.com/gpu",)
 
 
 def _wants_passthrough(case: Case) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpufix.core.evidence import ready_of, unit_lines
+from gpufix.core.evidence import condition_of, ready_of, unit_lines
 from gpufix.core.findings import Candidate, candidate, unknown
 from gpufix.core.signatures import Hit
 from gpufix.core.situation import Kubelet, Situation
@@ -190,6 +190,11 @@ def why_not_ready(situation: Situation) -> Candidate | None:
     hit = situation.signatures.match("ready-message", [message], context, situation.holds)
     if hit is not None:
         return candidate(hit.signature.id, hit.status, f"{hit.signature.says}: {node.ready_message}", ready)
+    if "disk-pressure" in situation.holds:
+        pressure = condition_of(node, "DiskPressure")
+        return candidate(
+            "disk-full", Status.SUSPECTED, "the node is not Ready, and under disk pressure", ready, pressure
+        )
     if not running:
         return None
     summary = f"the kubelet runs, yet the node is not Ready ({node.ready_reason or node.ready}): {node.ready_message}"

@@ -104,9 +104,18 @@ def _mode(facts: Facts) -> str:
 def _check(facts: Facts, id: str, name: str, good: Callable[[object], bool], well: str, sick: str) -> Check:
     seen = observe(name, facts)
     if not seen.known:
-        return Check(id, None, f"{sick.split(' is ')[0]}: not known, {seen.unknown}", seen.evidence)
+        return Check(id, None, f"whether {well}: {_why(facts, seen.unknown)}", seen.evidence)
     holds = good(seen.value)
     return Check(id, holds, well if holds else sick, seen.evidence)
+
+
+def _why(facts: Facts, reason: str) -> str:
+    """The reason; where a whole side was not read that is said once, among what was not read, and not at each check."""
+    if facts.host_unread and facts.host_unread in reason:
+        return "the host could not be read"
+    if facts.cluster_unread and facts.cluster_unread in reason:
+        return "the cluster could not be read"
+    return reason
 
 
 def _swap_check(facts: Facts) -> Check:
@@ -133,7 +142,7 @@ def _gpu_checks(facts: Facts, mode: str) -> list[Check]:
         return [Check("gpu-allocatable", None, f"the GPU in {mode} mode is not judged by this version")]
     seen = observe(name, facts)
     if not seen.known:
-        return [Check("gpu-allocatable", None, f"the GPU is not known to be allocatable: {seen.unknown}")]
+        return [Check("gpu-allocatable", None, f"whether the GPU is allocatable: {_why(facts, seen.unknown)}")]
     if node is not None and node.ready != "True":
         return [
             Check(
@@ -155,7 +164,7 @@ def _reboot(facts: Facts) -> tuple[bool | None, str]:
     if sources.value:
         return False, f"swap comes back at boot: {'; '.join(sources.value)}"
     if not sources.known:
-        return None, f"whether swap comes back at boot is not known: {sources.unknown}"
+        return None, f"whether swap comes back at boot is not known: {_why(facts, sources.unknown)}"
     unit = facts.unit.value
     if unit is not None and unit.unit_file_state in ("disabled", "masked"):
         return False, f"the kubelet's unit is {unit.unit_file_state}: it does not start at boot"
@@ -173,7 +182,7 @@ def judge_vms(facts: Facts, diagnosis: Diagnosis, target: str = "") -> VmVerdict
     """The VMs that want a device of this node. Waiting is announced where the choice of container mode explains it."""
     waiting = diagnosis.affected
     if not facts.vms.known and not waiting:
-        return VmVerdict(VmHealth.UNKNOWN, f"the VMs could not be read: {facts.vms.unknown}")
+        return VmVerdict(VmHealth.UNKNOWN, f"the VMs could not be read: {_why(facts, facts.vms.unknown)}")
     if not waiting:
         gpu_vms = [vm for vm in facts.vms.value or () if vm.devices and vm.wanted]
         if not gpu_vms:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -220,14 +221,18 @@ def cgroups_of_node(leader: int) -> list[Path]:
     return folders
 
 
-def remove_empty_cgroups(folders: Iterable[Path]) -> None:
-    for top in folders:
-        below = [folder for folder in top.rglob("*") if folder.is_dir()]
-        for folder in [*sorted(below, reverse=True), top]:
-            try:
-                folder.rmdir()
-            except OSError:
-                continue  # gone already, or not empty and so not dead
+def remove_cgroups(folders: Iterable[Path], wait: float = 5) -> None:
+    """Remove the groups of a node that is dead. The kernel lets go of them a moment after their processes."""
+    deadline = time.monotonic() + wait
+    left = [folder for folder in folders if folder.is_dir()]
+    while left and time.monotonic() < deadline:
+        for top in left:
+            below = [folder for folder in top.rglob("*") if folder.is_dir()]
+            for folder in [*sorted(below, reverse=True), top]:
+                with suppress(OSError):
+                    folder.rmdir()
+        left = [folder for folder in left if folder.is_dir()]
+        time.sleep(0.1 if left else 0)
 
 
 def mounts_below(folder: Path) -> list[str]:

@@ -25,7 +25,7 @@ from .machine import (
     make_network,
     mounts_below,
     netns_pids,
-    remove_empty_cgroups,
+    remove_cgroups,
     remove_network,
     run,
     swap_devices,
@@ -165,6 +165,7 @@ class RealNode:
         self._remove_cgroups()
         self._start_node()
         self._wait_for_boot()
+        self._record_cgroups()
 
     def status(self) -> str:
         """Describe what runs and what the node says, for a person."""
@@ -683,7 +684,7 @@ class RealNode:
 
     def _remove_cgroups(self) -> None:
         record = self.work / "cgroups"
-        remove_empty_cgroups(map(Path, record.read_text().splitlines() if record.exists() else ()))
+        remove_cgroups(map(Path, record.read_text().splitlines() if record.exists() else ()))
 
     def _swap_off(self, device: str) -> None:
         """Turn a device off from outside the node. /proc/swaps may tell its path as the node sees it."""

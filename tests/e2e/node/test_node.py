@@ -93,7 +93,8 @@ def test_wrong_order_unbinds_the_card(cluster: RealNode) -> None:
     """Swap off and kubelet restarted with the old label still on, relabelled afterwards."""
     cluster.incident()
     cluster.ssh("swapoff /swapfile && systemctl restart kubelet")
-    cluster.until(lambda: cluster.is_ready() and cluster.unit_state() == "active/running", "Ready", 30)
+    # Ready comes first: a pod that the kubelet has not taken up again is refused as if relabelled before the revival
+    cluster.until(lambda: cluster.is_healthy(PASSTHROUGH), "the kubelet to have its pods again", 60)
     relabel(cluster, CONTAINER)
     cluster.until(lambda: cluster.calls("unbind"), "the preStop hook to run", 30)
 

@@ -2,179 +2,181 @@
 
 The folder is named by STANDIN_ROOT. ``state.json`` in it holds systemd's units and the runtime's containers; swap is
 ``proc/swaps`` itself. Each call is added to ``calls``. ``fail`` maps a call to the words with which it fails,
-``hang`` lists calls that never end.
+``hang`` lists calls that never end. Tests that call ``answer`` in their own process save starting one.
 """
 
 # pathlib takes longer to import than all the rest
 # ruff: noqa: PTH105, PTH110, PTH119, PTH123
 
-import json  # few imports: a test starts it dozens of times
+import json
 import os
 import sys
 
-ROOT = os.environ["STANDIN_ROOT"] + "/"
 
+class Standin:
+    """One call of a tool. ``out`` and ``err`` are what it prints."""
 
-def read(name: str) -> str:
-    with open(ROOT + name, errors="replace") as stream:
-        return stream.read()
+    def __init__(self, root: str) -> None:
+        self.root = root + "/"
+        self.out: list = []
+        self.err: list = []
 
+    def read(self, name: str) -> str:
+        with open(self.root + name, errors="replace") as stream:
+            return stream.read()
 
-def write(name: str, text: str, mode: str = "w") -> None:
-    with open(ROOT + name, mode) as stream:
-        stream.write(text)
+    def write(self, name: str, text: str, mode: str = "w") -> None:
+        with open(self.root + name, mode) as stream:
+            stream.write(text)
+
+    def answer(self, tool: str, arguments: list) -> int:
+        call = " ".join([tool, *arguments])
+        self.write("calls", call + "\n", "a")
+        before = self.read("state.json")
+        state = json.loads(before)
+        for pattern, words in state["fail"].items():
+            if call.startswith(pattern):
+                self.err.append(words + "\n")
+                return 1
+        if any(call.startswith(pattern) for pattern in state["hang"]):
+            import time
+
+            time.sleep(60)
+        code = getattr(self, "do_" + tool.replace("-", "_"))(state, arguments)
+        after = json.dumps(state)
+        if after != before:  # other tools run at the same time
+            self.write("state.new", after)
+            os.replace(self.root + "state.new", self.root + "state.json")
+        return int(code)
+
+    def do_systemctl(self, state: dict, arguments: list) -> int:
+        units = state["units"]
+        verb, rest = arguments[0], arguments[1:]
+        if verb == "daemon-reload":
+            fstab = self.read("etc/fstab") if os.path.exists(self.root + "etc/fstab") else ""
+            listed = [line.split()[0] for line in fstab.split("\n") if line.split()[2:3] == ["swap"] and line[0] != "#"]
+            for name in [name for name, unit in units.items() if unit.get("SourcePath") == "/etc/fstab"]:
+                if units[name]["What"] not in listed:
+                    del units[name]
+            return 0
+        names, properties = [], []
+        while rest:
+            word = rest.pop(0)
+            if word == "-p":
+                properties += rest.pop(0).split(",")
+            elif not word.startswith("-"):
+                names.append(word)
+        if verb == "show":
+            return self.show(units, names, properties)
+        unit = units.get(names[0])
+        if unit is None:
+            self.err.append(f"Unit {names[0]} not loaded.\n")
+            return 5
+        if verb == "stop":
+            unit.update(state["after_stop"] or {"ActiveState": "inactive", "SubState": "dead"})
+        elif verb in ("start", "restart"):
+            unit.update(state["after_start"] or {"ActiveState": "active", "SubState": "running"})
+        elif verb == "mask":
+            if os.path.exists(self.root + "etc/systemd/system/" + names[0]):
+                self.err.append(f"Failed to mask unit: File /etc/systemd/system/{names[0]} already exists.\n")
+                return 1
+            unit.update({"LoadState": "masked", "UnitFileState": "masked", "FragmentPath": "/dev/null"})
+        elif verb == "disable":
+            unit["UnitFileState"] = "disabled"
+            if "--now" in arguments:
+                unit.update({"ActiveState": "inactive", "SubState": "dead"})
+                kept = [line for line in self.read("proc/swaps").split("\n") if unit.get("makes", "-none-") not in line]
+                self.write("proc/swaps", "\n".join(kept))
+        return 0
+
+    def show(self, units: dict, names: list, properties: list) -> int:
+        blocks = []
+        for name in names:
+            found = [key for key in units if key.endswith(name[1:])] if name.startswith("*") else [name]
+            for key in found:
+                unit = {"Id": key, "LoadState": "not-found", "ActiveState": "inactive", "SubState": "dead"}
+                unit.update(units.get(key, {}))
+                kept = {field: value for field, value in unit.items() if not properties or field in properties}
+                blocks.append("".join(f"{field}={value}\n" for field, value in kept.items() if field != "makes"))
+        self.out.append("\n".join(blocks))
+        return 0
+
+    def do_swapoff(self, state: dict, arguments: list) -> int:
+        lines = self.read("proc/swaps").split("\n")
+        kept = [line for line in lines if not line.startswith(arguments[0].replace(" ", "\\040") + " ")]
+        if kept == lines:
+            self.err.append(f"swapoff: {arguments[0]}: swapoff failed: Invalid argument\n")
+            return 4
+        self.write("proc/swaps", "\n".join(kept))
+        return 0
+
+    def do_journalctl(self, state: dict, arguments: list) -> int:
+        self.out.append(self.read("journal"))
+        return 0
+
+    def do_systemd_detect_virt(self, state: dict, arguments: list) -> int:
+        self.out.append("none\n")
+        return 1
+
+    def do_dmesg(self, state: dict, arguments: list) -> int:
+        self.out.append("[    0.000000] Linux version 6.8.0\n[    0.098821] DMAR: IOMMU enabled\n")
+        return 0
+
+    def do_crictl(self, state: dict, arguments: list) -> int:
+        while arguments[0].startswith("-"):
+            arguments = arguments[2:]
+        if arguments[0] == "stop":
+            for one in state["containers"]:
+                if one["id"] == arguments[-1] and not state["unstoppable"]:
+                    one["state"] = "EXITED"
+            return 0
+        if arguments[0] == "pods":
+            pods = [one for one in state["containers"] if one["container"] == "-"]
+            items = [{"id": one["id"], "metadata": {"name": one["pod"]}, "state": "SANDBOX_READY"} for one in pods]
+            self.out.append(json.dumps({"items": items}) + "\n")
+            return 0
+        items = [
+            {
+                "id": one["id"],
+                "podSandboxId": "box",
+                "metadata": {"name": one["container"], "attempt": 0},
+                "state": "CONTAINER_" + one["state"],
+                "labels": {"io.kubernetes.pod.name": one["pod"], "io.kubernetes.container.name": one["container"]},
+            }
+            for one in state["containers"]
+            if one["container"] != "-"
+        ]
+        self.out.append(json.dumps({"containers": items}) + "\n")
+        return 0
+
+    def do_ctr(self, state: dict, arguments: list) -> int:
+        rest = arguments[arguments.index("k8s.io") + 1 :]
+        if rest[:2] == ["containers", "list"]:
+            self.out.append("".join(one["id"] + "\n" for one in state["containers"]))
+        elif rest[:2] == ["containers", "info"]:
+            one = next(one for one in state["containers"] if one["id"] == rest[2])
+            labels = {"io.kubernetes.pod.name": one["pod"], "io.cri-containerd.kind": "sandbox"}
+            if one["container"] != "-":
+                labels["io.cri-containerd.kind"] = "container"
+                labels["io.kubernetes.container.name"] = one["container"]
+            self.out.append(json.dumps({"ID": one["id"], "Labels": labels}) + "\n")
+        elif rest[:2] == ["tasks", "list"]:
+            self.out.append("TASK    PID    STATUS    \n")
+            running = [one for one in state["containers"] if one["state"] != "EXITED"]
+            self.out += [f"{one['id']}    1    {one['state']}\n" for one in running]
+        elif rest[:2] == ["task", "kill"]:
+            for one in state["containers"]:
+                if one["id"] == rest[-1] and rest[3] not in state["unstoppable"]:
+                    one["state"] = "STOPPED"
+        return 0
 
 
 def main() -> int:
-    tool, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
-    call = " ".join([tool, *arguments])
-    write("calls", call + "\n", "a")
-    before = read("state.json")
-    state = json.loads(before)
-    for pattern, words in state["fail"].items():
-        if call.startswith(pattern):
-            print(words, file=sys.stderr)
-            return 1
-    if any(call.startswith(pattern) for pattern in state["hang"]):
-        import time
-
-        time.sleep(60)
-    answer = globals()["do_" + tool.replace("-", "_")](state, arguments)
-    after = json.dumps(state)
-    if after != before:  # other tools run at the same time
-        write("state.new", after)
-        os.replace(ROOT + "state.new", ROOT + "state.json")
-    return int(answer or 0)
-
-
-def do_systemctl(state: dict, arguments: list) -> int:
-    units = state["units"]
-    verb, rest = arguments[0], arguments[1:]
-    if verb == "daemon-reload":
-        fstab = read("etc/fstab") if os.path.exists(ROOT + "etc/fstab") else ""
-        listed = [line.split()[0] for line in fstab.split("\n") if line.split()[2:3] == ["swap"] and line[0] != "#"]
-        for name in [name for name, unit in units.items() if unit.get("SourcePath") == "/etc/fstab"]:
-            if units[name]["What"] not in listed:
-                del units[name]
-        return 0
-    names, properties = [], []
-    while rest:
-        word = rest.pop(0)
-        if word == "-p":
-            properties += rest.pop(0).split(",")
-        elif not word.startswith("-"):
-            names.append(word)
-    if verb == "show":
-        return show(units, names, properties)
-    unit = units.get(names[0])
-    if unit is None:
-        print(f"Unit {names[0]} not loaded.", file=sys.stderr)
-        return 5
-    if verb == "stop":
-        unit.update(state["after_stop"] or {"ActiveState": "inactive", "SubState": "dead"})
-    elif verb in ("start", "restart"):
-        unit.update(state["after_start"] or {"ActiveState": "active", "SubState": "running"})
-    elif verb == "mask":
-        if os.path.exists(ROOT + "etc/systemd/system/" + names[0]):
-            print(f"Failed to mask unit: File /etc/systemd/system/{names[0]} already exists.", file=sys.stderr)
-            return 1
-        unit.update({"LoadState": "masked", "UnitFileState": "masked", "FragmentPath": "/dev/null"})
-    elif verb == "disable":
-        unit["UnitFileState"] = "disabled"
-        if "--now" in arguments:
-            unit.update({"ActiveState": "inactive", "SubState": "dead"})
-            kept = [line for line in read("proc/swaps").split("\n") if unit.get("makes", "-none-") not in line]
-            write("proc/swaps", "\n".join(kept))
-    return 0
-
-
-def show(units: dict, names: list, properties: list) -> int:
-    blocks = []
-    for name in names:
-        found = [key for key in units if key.endswith(name[1:])] if name.startswith("*") else [name]
-        for key in found:
-            unit = {"Id": key, "LoadState": "not-found", "ActiveState": "inactive", "SubState": "dead"}
-            unit.update(units.get(key, {}))
-            kept = {field: value for field, value in unit.items() if not properties or field in properties}
-            blocks.append("".join(f"{field}={value}\n" for field, value in kept.items() if field != "makes"))
-    print("\n".join(blocks), end="")
-    return 0
-
-
-def do_swapoff(state: dict, arguments: list) -> int:
-    lines = read("proc/swaps").split("\n")
-    kept = [line for line in lines if not line.startswith(arguments[0].replace(" ", "\\040") + " ")]
-    if kept == lines:
-        print(f"swapoff: {arguments[0]}: swapoff failed: Invalid argument", file=sys.stderr)
-        return 4
-    write("proc/swaps", "\n".join(kept))
-    return 0
-
-
-def do_journalctl(state: dict, arguments: list) -> int:
-    print(read("journal"), end="")
-    return 0
-
-
-def do_systemd_detect_virt(state: dict, arguments: list) -> int:
-    print("none")
-    return 1
-
-
-def do_dmesg(state: dict, arguments: list) -> int:
-    print("[    0.000000] Linux version 6.8.0\n[    0.098821] DMAR: IOMMU enabled")
-    return 0
-
-
-def do_crictl(state: dict, arguments: list) -> int:
-    while arguments[0].startswith("-"):
-        arguments = arguments[2:]
-    if arguments[0] == "stop":
-        for one in state["containers"]:
-            if one["id"] == arguments[-1] and not state["unstoppable"]:
-                one["state"] = "EXITED"
-        return 0
-    if arguments[0] == "pods":
-        pods = [one for one in state["containers"] if one["container"] == "-"]
-        items = [{"id": one["id"], "metadata": {"name": one["pod"]}, "state": "SANDBOX_READY"} for one in pods]
-        print(json.dumps({"items": items}))
-        return 0
-    items = [
-        {
-            "id": one["id"],
-            "podSandboxId": "box",
-            "metadata": {"name": one["container"], "attempt": 0},
-            "state": "CONTAINER_" + one["state"],
-            "labels": {"io.kubernetes.pod.name": one["pod"], "io.kubernetes.container.name": one["container"]},
-        }
-        for one in state["containers"]
-        if one["container"] != "-"
-    ]
-    print(json.dumps({"containers": items}))
-    return 0
-
-
-def do_ctr(state: dict, arguments: list) -> int:
-    rest = arguments[arguments.index("k8s.io") + 1 :]
-    if rest[:2] == ["containers", "list"]:
-        print("".join(one["id"] + "\n" for one in state["containers"]), end="")
-    elif rest[:2] == ["containers", "info"]:
-        one = next(one for one in state["containers"] if one["id"] == rest[2])
-        labels = {"io.kubernetes.pod.name": one["pod"], "io.cri-containerd.kind": "sandbox"}
-        if one["container"] != "-":
-            labels["io.cri-containerd.kind"] = "container"
-            labels["io.kubernetes.container.name"] = one["container"]
-        print(json.dumps({"ID": one["id"], "Labels": labels}))
-    elif rest[:2] == ["tasks", "list"]:
-        print("TASK    PID    STATUS    ")
-        print(
-            "".join(f"{one['id']}    1    {one['state']}\n" for one in state["containers"] if one["state"] != "EXITED")
-        )
-    elif rest[:2] == ["task", "kill"]:
-        for one in state["containers"]:
-            if one["id"] == rest[-1] and rest[3] not in state["unstoppable"]:
-                one["state"] = "STOPPED"
-    return 0
+    standin = Standin(os.environ["STANDIN_ROOT"])
+    code = standin.answer(os.path.basename(sys.argv[0]), sys.argv[1:])
+    sys.stdout.write("".join(standin.out))
+    sys.stderr.write("".join(standin.err))
+    return code
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from types_of_fixtures import RunModule
 
+from gpufix.core.parse import parse_snapshot
+from gpufix.model import Snapshot
+
 NAMES = {
     "kubelet.journal", "kubelet.show", "kubelet_config", "kubelet_config_d", "kubelet_flags", "proc_swaps",
     "proc_meminfo", "overcommit", "fstab", "zram", "boot_id", "cmdline", "dmesg", "containers", "swap_units", "lspci",
@@ -74,6 +77,38 @@ def test_everything_is_there_or_has_its_reason(host: FakeHost, run_module: RunMo
     assert result["unread"]["lspci"] == "lspci: not installed"
     assert result["unread"]["kubelet_config"] == "/var/lib/kubelet/config.yaml: No such file or directory"
     assert host.changes() == []
+
+
+def test_the_core_understands_every_file(host: FakeHost, run_module: RunModule) -> None:
+    """The other side of the contract: what this module writes, the parsers of the core read."""
+    host.write("journal", JOURNAL)
+    host.write("proc/sys/kernel/random/boot_id", "0e5b7bd6-6f5f-4b0e-9f4e-5f0ad2f0e1a4\n")
+    host.write("proc/cmdline", "quiet\n")
+    host.write("var/lib/kubelet/config.yaml", "failSwapOn: true\n")
+    gpu(host)
+    process(host, 10, "/opt/bin/python3", "/dev/nvidia0")
+    host.container("nvidia-vfio-manager-a", "nvidia-vfio-manager")
+    host.state["units"]["zramswap.service"] = {"LoadState": "loaded", "UnitFileState": "enabled"}
+    result = run_module("gpufix_read_node")
+    files = {f"host/{name}": text for name, text in result["files"].items()}
+    facts = parse_snapshot(Snapshot("omen2", files, {f"host/{name}": why for name, why in result["unread"].items()}))
+    for observation in (facts.unit, facts.journal, facts.swap_allowed, facts.swaps, facts.memory, facts.overcommit,
+                        facts.fstab_swap, facts.swap_units, facts.swap_services, facts.containers, facts.gpus,
+                        facts.gpu_holders, facts.boot_id, facts.in_container, facts.cmdline, facts.kernel_log,
+                        facts.iommu_groups):  # fmt: skip
+        assert observation.known, observation.unknown
+    assert facts.unit.value is not None
+    assert facts.unit.value.will_start_by_itself
+    assert facts.swap_allowed.value is False
+    assert [unit.origin for unit in facts.swap_units.value or ()] == ["fstab"]
+    assert facts.swap_services.value == ("zramswap.service",)
+    assert [one.is_vfio_manager for one in facts.containers.value or ()] == [True]
+    assert [(card.address, card.driver, card.group) for card in facts.gpus.value or ()] == [
+        ("0000:01:00.0", "nvidia", "14")
+    ]
+    assert [(holder.pid, holder.kind) for holder in facts.gpu_holders.value or ()] == [(10, "cuda")]
+    assert facts.iommu_groups.value == ("14",)
+    assert facts.in_container.value is False
 
 
 def test_systemd_that_does_not_answer(host: FakeHost, run_module: RunModule) -> None:

@@ -80,7 +80,7 @@ def test_too_little_memory(host: FakeHost, run_module: RunModule, check: bool) -
     result = run_module("gpufix_swap", check=check)
     assert result["failed"] is True
     assert result["msg"] == (
-        "Swap stays on: 1 MiB in swap, 0 MiB of memory usable (MemAvailable 0 MiB less 10 %): too little"
+        "Swap stays on: 1 MiB in swap, 0 MiB of memory usable (90 % of MemAvailable, 0 MiB): too little"
     )
     assert host.changes() == []
 

@@ -25,7 +25,8 @@ def parse_snapshot(snapshot: Snapshot) -> Facts:
     memory = observe(snapshot, "host/proc_meminfo", host.parse_meminfo)
     fstab = observe(snapshot, "host/fstab", swap.parse_fstab)
     journal = observe(snapshot, "host/kubelet.journal", parse_journal)
-    pci = _pci(snapshot)
+    groups = observe(snapshot, "host/iommu_groups", host.parse_iommu_groups)
+    pci = _pci(snapshot, groups)
     return Facts(
         node_name=snapshot.node,
         as_of=as_of(snapshot),
@@ -55,7 +56,7 @@ def parse_snapshot(snapshot: Snapshot) -> Facts:
         pci=pci,
         kernel_log=observe(snapshot, "host/dmesg", host.parse_kernel_log),
         cmdline=observe(snapshot, "host/cmdline", host.parse_cmdline),
-        iommu_groups=observe(snapshot, "host/iommu_groups", host.parse_iommu_groups),
+        iommu_groups=groups,
         as_of_recorded=parse_time(snapshot.captured_at, default_utc=True) is not None,
         host_asked="host" in snapshot.unread or any(path.startswith("host/") for path in snapshot.files),
     )
@@ -68,10 +69,12 @@ def _side_unread(snapshot: Snapshot, side: str) -> str:
     return snapshot.unread.get(side) or f"no file of {side}/ is in the snapshot"
 
 
-def _pci(snapshot: Snapshot) -> Observation[tuple[PciFunction, ...]]:
-    """From sysfs (pci_drivers) and lspci. lspci alone knows the other vendors; sysfs alone the groups."""
+def _pci(snapshot: Snapshot, groups: Observation[tuple[str, ...]]) -> Observation[tuple[PciFunction, ...]]:
+    """From sysfs (pci_drivers) and lspci. lspci alone knows the other vendors, and not the groups."""
     own = observe(snapshot, "host/pci_drivers", gpu.parse_pci_drivers)
     listed = observe(snapshot, "host/lspci", gpu.parse_lspci)
+    if listed.value is not None and groups.known:
+        listed = Observation(gpu.with_groups(listed.value, snapshot.files["host/iommu_groups"]), listed.evidence)
     if own.value is None:
         return listed if listed.known else own
     if listed.value is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from gpufix.core.parse.source import Unreadable, lines
 from gpufix.model import Evidence, GpuCard, GpuHolder, Observation, PciFunction
@@ -15,6 +16,11 @@ _LSPCI = re.compile(
 )
 _DRIVER = re.compile(r"\s+Kernel driver in use: (\S+)")
 _GROUP = re.compile(r"\s+IOMMU [Gg]roup:? (\d+)")
+_MEMBER = re.compile(
+    r"^(?:.*iommu_groups/|\s*(?:IOMMU )?(?:[Gg]roup )?)(?P<group>\d+)\b.*?"
+    r"(?P<address>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])",
+    re.MULTILINE,
+)
 _SCANNED = re.compile(r"#\s*scanned (\d+) process\w*, unreadable (\d+)")
 
 
@@ -77,6 +83,17 @@ def parse_lspci(path: str, text: str) -> Observation[tuple[PciFunction, ...]]:
     if not found:
         raise Unreadable(f"{path}: no line of lspci -Dnnk in it")
     return Observation.of(tuple(found))
+
+
+def with_groups(functions: tuple[PciFunction, ...], listing: str) -> tuple[PciFunction, ...]:
+    """``functions`` with their IOMMU groups, from a listing that names group and function on one line."""
+    groups = {match["address"]: match["group"] for match in _MEMBER.finditer(listing)}
+    if not groups:
+        return functions
+    return tuple(
+        one if one.group_known else replace(one, group=groups.get(one.address, ""), group_known=True)
+        for one in functions
+    )
 
 
 def gpu_cards(pci: Observation[tuple[PciFunction, ...]]) -> Observation[tuple[GpuCard, ...]]:

@@ -75,18 +75,31 @@ def parse_kernel_log(path: str, text: str) -> Observation[tuple[Evidence, ...]]:
     return Observation.of(kept)
 
 
+_GROUP_COUNT = re.compile(r"#\s*IOMMU groups:\s*(\d+)")
+_GROUP = re.compile(r"(?:.*iommu_groups/|\s*(?:IOMMU )?(?:[Gg]roup )?)(?P<group>\d+)\b")
+
+
 def parse_iommu_groups(path: str, text: str) -> Observation[tuple[str, ...]]:
-    """The group numbers, from a listing of /sys/kernel/iommu_groups in any form: names, paths, or links."""
+    """The group numbers, from a listing of /sys/kernel/iommu_groups in any form: names, paths, or group and function.
+
+    Raises Unreadable when it says how many there are and lists another number: it was cut short.
+    """
     found: list[str] = []
-    for line in content_lines(path, text):
-        match = re.search(r"iommu_groups/(\d+)", line.excerpt) or re.match(
-            r"\s*(?:IOMMU )?[Gg]?r?o?u?p? ?(\d+)\b", line.excerpt
-        )
-        if match is None:
-            raise Unreadable(f"{line.source}: not a line of /sys/kernel/iommu_groups: {line.excerpt[:60]!r}")
-        if match.group(1) not in found:
-            found.append(match.group(1))
-    return Observation.of(tuple(found))
+    header: tuple[Evidence, ...] = ()
+    for line in lines(path, text):
+        stated = _GROUP_COUNT.match(line.excerpt)
+        if stated:
+            header = (line,)
+        elif line.excerpt.strip() and not line.excerpt.startswith("#"):
+            match = _GROUP.match(line.excerpt)
+            if match is None:
+                raise Unreadable(f"{line.source}: not a line of /sys/kernel/iommu_groups: {line.excerpt[:60]!r}")
+            if match["group"] not in found:
+                found.append(match["group"])
+    counted = _GROUP_COUNT.match(header[0].excerpt) if header else None
+    if counted and int(counted.group(1)) != len(found):
+        raise Unreadable(f"{path}: says {counted.group(1)} groups and lists {len(found)}")
+    return Observation.of(tuple(found), *header)
 
 
 _TASK = re.compile(r"(?P<id>[0-9a-f]{12,64})\s+(?P<pid>\d+)\s+(?P<state>[A-Z]+)\s*$")
@@ -96,7 +109,9 @@ _ALIVE, _DEAD = {"RUNNING", "PAUSED", "PAUSING"}, {"EXITED", "STOPPED", "CREATED
 def parse_containers(path: str, text: str) -> Observation[tuple[HostContainer, ...]]:
     """What the runtime knows. Two forms: TAB-separated pod, container, id and state; or ``pod container id`` lines and
     then the runtime's own table of tasks, which says what runs. A line that is neither makes the whole unknown: a
-    container that runs may be on it."""
+    container that runs may be on it. So does a blank file: the reader writes a comment where the runtime knows none."""
+    if not text.strip():
+        raise Unreadable(f"{path} is empty")
     rows: list[tuple[Evidence, list[str]]] = []
     tasks: dict[str, str] = {}
     has_table = False

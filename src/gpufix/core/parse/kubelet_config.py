@@ -20,6 +20,7 @@ CONFIG, DROP_INS, FLAGS = "host/kubelet_config", "host/kubelet_config_d", "host/
 
 _FILE = re.compile(r"#\s*file:\s*(?P<path>.+?)\s*$")
 _FLAG = re.compile(r"""(?:^|[\s"'=])--?fail-swap-on(?:=["']?(?P<value>\w*))?(?=$|[\s"'])""")
+_NOT_READ = re.compile(r"\s*#\s*/\S+: (?!No such file)")
 _KEY = re.compile(r"\s*[\"']?failSwapOn[\"']?\s*:")
 _GO_FALSE, _GO_TRUE = ("0", "f", "F", "false", "FALSE", "False"), ("", "1", "t", "T", "true", "TRUE", "True")
 
@@ -53,18 +54,25 @@ def parse_swap_allowed(snapshot: Snapshot, journal: Observation[JournalFacts]) -
     flag, drop_ins, config = settings[FLAGS], settings[DROP_INS], settings[CONFIG]
     if flag is not None and flag.value is not None:
         return Observation.of(not flag.value, *flag.evidence)
+    if flag is not None and drop_ins is not None and drop_ins.value is not None:
+        return Observation.of(not drop_ins.value, *drop_ins.evidence)
     no_drop_ins = DROP_INS not in snapshot.files and DROP_INS not in snapshot.unread
     if flag is not None and config is not None and (drop_ins is not None or no_drop_ins):
-        chosen = drop_ins if drop_ins is not None and drop_ins.value is not None else config
-        return Observation.of(chosen.value is False, *chosen.evidence)
+        return Observation.of(config.value is False, *config.evidence)
     return _from_journal(journal, "; ".join(reasons))
 
 
 def _flag(path: str, text: str) -> _Setting:
-    """The last ``--fail-swap-on`` wins (spf13/pflag); alone it means true."""
+    """The last ``--fail-swap-on`` wins (spf13/pflag); alone it means true.
+
+    Raises Unreadable where a comment says that a file with more flags could not be read; one that does not exist has
+    none.
+    """
     found = _Setting(None, ())
     for line in lines(path, text):
         if line.excerpt.lstrip().startswith("#"):
+            if _NOT_READ.match(line.excerpt):
+                raise Unreadable(f"{line.source}: flags were not all read: {line.excerpt.lstrip('# ')}")
             continue
         for match in _FLAG.finditer(line.excerpt):
             value = match["value"] or ""

@@ -57,8 +57,13 @@ _STATUS_COLOUR = {
 }
 
 
-def diagnosis_lines(diagnosis: Diagnosis, verdicts: Verdicts, runbook: str | None, style: Style) -> list[str]:
-    """The whole diagnosis: root cause, chain with evidence, alternatives, VMs, both verdicts, what was not read."""
+def diagnosis_lines(
+    diagnosis: Diagnosis, verdicts: Verdicts, runbook: str | None, style: Style, *, offer: bool = True
+) -> list[str]:
+    """The whole diagnosis: root cause, chain with evidence, alternatives, VMs, both verdicts, what was not read.
+
+    With ``offer`` the last line names the runbook that fits, or says that none does.
+    """
     cause = diagnosis.root_cause
     as_of = f", as of {diagnosis.as_of:%Y-%m-%d %H:%M:%S} UTC" if diagnosis.as_of else ""
     colour = "green" if cause.id == "healthy" and cause.status is Status.CONFIRMED else _STATUS_COLOUR[cause.status]
@@ -94,6 +99,8 @@ def diagnosis_lines(diagnosis: Diagnosis, verdicts: Verdicts, runbook: str | Non
         lines += ["", style.paint("Not read (unknown, not fine)", "bold")]
         for what, why in sorted(diagnosis.unread.items()):
             lines.append(style.clip(f"{what}: {why}", 2))
+    if not offer:
+        return lines
     lines += [""]
     if runbook is not None:
         lines += style.wrap(f"Runbook: {runbook}. Run: gpufix recover {safe(diagnosis.node)}")
@@ -228,6 +235,9 @@ def diff_lines(diffs: Iterable[Mapping[str, Any]], style: Style) -> list[str]:
             raw = str(record["prepared"]).splitlines()
         else:
             before, after = _text(record.get("before")), _text(record.get("after"))
+            if (line := _one_line(before, after)) is not None:
+                lines += style.wrap(style.paint(safe(redact(line)), "cyan"), 4, 4)
+                continue
             raw = list(
                 difflib.unified_diff(
                     before.splitlines(), after.splitlines(),
@@ -250,6 +260,15 @@ def diff_lines(diffs: Iterable[Mapping[str, Any]], style: Style) -> list[str]:
             )
             lines.append("  " + (style.paint(shown, name) if name else shown))
     return lines
+
+
+def _one_line(before: str, after: str) -> str | None:
+    """``key: old -> new`` where that is all of the change; None where it is more than one line."""
+    old, _, was = before.strip().partition(": ")
+    new, _, now = after.strip().partition(": ")
+    if "\n" in before.strip() or "\n" in after.strip() or (old and new and old != new) or not (old or new):
+        return None
+    return f"{old or new}: {was or '(absent)'} -> {now or '(absent)'}"
 
 
 def _text(value: Any) -> str:
