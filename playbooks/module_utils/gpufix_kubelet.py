@@ -13,6 +13,7 @@ import shlex
 from typing import Dict, List, NamedTuple, Tuple
 
 from ansible.module_utils.gpufix_host import Host, Text, show_blocks
+from ansible.module_utils.gpufix_redact import MARK, SECRET_FLAG
 
 UNITS = (
     "kubelet.service",
@@ -385,14 +386,16 @@ def _distribution_arguments(host: Host, unit: str, arguments: List[Argument]) ->
 
 
 def format_arguments(arguments: List[Argument], notes: List[str]) -> str:
-    """Pure. One argument a line, after ``# from PATH`` where the source changes."""
+    """Pure. One argument a line, after ``# from PATH`` where the source changes. A secret of its own line is out."""
     lines = [f"# {note}" for note in notes]
-    source = ""
+    source, before = "", ""
     for argument in arguments:
         if argument.source != source:
             source = argument.source
             lines.append(f"# from {source}")
-        lines.append(argument.text.replace("\n", " "))
+        secret = SECRET_FLAG.match(before) and not argument.text.startswith("-")
+        lines.append(MARK if secret else argument.text.replace("\n", " "))
+        before = argument.text
     return "".join(line + "\n" for line in lines) or "# the kubelet is started without arguments\n"
 
 

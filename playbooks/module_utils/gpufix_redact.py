@@ -22,6 +22,8 @@ _HINT = re.compile(
     r"(?i)pass|pwd|pw[=:]|cred|secret|token|key|--bootstrap|bearer|eyJ|://[^/\s]*@|K10|\.[a-z0-9]{16}(?!\w)"
 )
 _ARGUMENT = re.compile(r"(?i)((?<!\S)--?(?:[\w-]*(?:token|password|secret))[ \t]+)(?!-)(\S+)")
+SECRET_FLAG = re.compile(r"(?i)--?[\w-]*(?:token|password|secret)$")
+"""A flag whose value is the next argument."""
 _HARMLESS_NAME = re.compile(
     r"(?i)(file|dir|path|kubeconfig|ttl|mode|webhook[\w-]*|provider[\w-]*|rotat\w*|mount\w*)$|webhook"
 )

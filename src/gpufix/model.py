@@ -226,7 +226,7 @@ class UnitFacts:
 
     @property
     def will_start_by_itself(self) -> bool:
-        """systemd starts it again with nobody asking: the state of a crash loop (FACTS 9)."""
+        """systemd starts it again with nobody asking: the state of a crash loop (measured)."""
         return self.active_state == "activating" or self.sub_state == "auto-restart"
 
 
@@ -314,7 +314,7 @@ class HostContainer:
 
     @property
     def is_vfio_manager(self) -> bool:
-        """Of the DaemonSet nvidia-vfio-manager, and not its sandbox (FACTS 0.3, 1)."""
+        """Of the DaemonSet nvidia-vfio-manager, and not its sandbox (NVIDIA/gpu-operator assets)."""
         return bool(self.container) and (
             self.container == "nvidia-vfio-manager" or self.pod.startswith("nvidia-vfio-manager-")
         )
@@ -355,7 +355,7 @@ class PciFunction:
 
 @dataclass(frozen=True, slots=True)
 class GpuHolder:
-    """A process with a GPU device file open. ``kind`` is cuda | display | daemon | vm | unknown (FACTS 8)."""
+    """A process with a GPU device file open. ``kind`` is cuda | display | daemon | vm | unknown."""
 
     pid: int
     command: str
@@ -379,7 +379,7 @@ class Facts:
     unit: Observation[UnitFacts]
     journal: Observation[JournalFacts]
     swap_allowed: Observation[bool]
-    """The kubelet's own configuration lets it start with swap on (failSwapOn false, flag over file; FACTS 4)."""
+    """The kubelet's own configuration lets it start with swap on (failSwapOn false, flag over file)."""
     swaps: Observation[tuple[SwapDevice, ...]]
     memory: Observation[MemoryFacts]
     overcommit: Observation[int]
@@ -471,7 +471,7 @@ class AffectedVm:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The root cause: its id (DESIGN, "Root cause ids"), how sure, one sentence, and the evidence."""
+    """The root cause: its id (docs, "Root cause ids"), how sure, one sentence, and the evidence."""
 
     id: str
     status: Status

@@ -130,6 +130,8 @@ class Walker:
         if (lost := unread_side(self.latest)) is not None:
             return StepResult(step.id, Outcome.UNREACHABLE, f"{lost}; nothing of it was done")
         undo = capture_undo(planned.actions, self.latest.facts)
+        if undo is not None and Action.REMOVE_OBSTACLE in planned.actions:
+            undo |= {key: preview.returned(key) for key in ("units", "services", "devices", "fstab_sha256")}
         last = plan_step(step, self._world(), consent=consent, undo_captured=undo is not None, phase="act")
         if last.decision is Decision.NOOP:
             return self._noop(last)

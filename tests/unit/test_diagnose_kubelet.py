@@ -179,3 +179,12 @@ def test_disk_pressure_on_a_ready_node() -> None:
     assert (found.root_cause.id, found.root_cause.status) == ("disk-full", Status.CONFIRMED)
     suspected = alive("x.go:1] nothing", ready="True", message="ok", DiskPressure="True")
     assert (suspected.root_cause.id, suspected.root_cause.status) == ("disk-full", Status.SUSPECTED)
+
+
+def test_a_first_start_that_waits_for_the_api_server() -> None:
+    line = said(
+        "09:58:00", f"E0302 09:58:00.1 42 {UPDATE}dial tcp 192.0.2.11:6443: connect: connection refused", "k3s[42]"
+    )
+    starting = said("09:50:00", "Starting Lightweight Kubernetes...", "systemd[1]")
+    unit = "ActiveState=activating\nSubState=start\nNRestarts=0\n"
+    assert dead(journal(starting, line), unit=unit).root_cause.id == "apiserver-unreachable"

@@ -99,6 +99,13 @@ def test_stopped_with_swap_off_since_only_needs_starting() -> None:
     assert (swap.status, swap.by) == (Status.REFUTED, "swap is off")
 
 
+def test_stopped_by_hand_in_the_middle_of_a_start() -> None:
+    stop = said("09:59:59", "Stopping kubelet.service - kubelet...", "systemd[1]")
+    cut = journal(started("09:59:59"), said("09:59:59", "I0302 x", "kubelet[4243]"), stop, stopped("09:59:59"))
+    assert root(dead(unit=STOPPED, log=refused_once() + "\n" + cut)) == ("swap-on", "confirmed")
+    assert root(dead(swaps=HEADER, unit=STOPPED, log=refused_once() + "\n" + cut)) == ("kubelet-stopped", "confirmed")
+
+
 def test_swap_off_in_a_crash_loop_is_still_to_be_seen() -> None:
     diagnosed = dead(swaps=HEADER)
     assert root(diagnosed) == ("unknown", "unknown")

@@ -70,7 +70,7 @@ def _kubelet(situation: Situation, root: Finding) -> Link:
         lines = situation.starts[-1].lines[-1:]
     details = {
         Kubelet.RUNNING: "the kubelet runs",
-        Kubelet.STARTING: "another start is under way, and the one before it failed",
+        Kubelet.STARTING: "a start is under way",
         Kubelet.CRASH_LOOP: f"systemd starts it again and again ({_restarts(situation)})",
         Kubelet.FAILED: "it has failed and is not started again",
         Kubelet.STOPPED: "its unit is stopped",

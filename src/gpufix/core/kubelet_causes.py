@@ -17,6 +17,8 @@ def why_down(situation: Situation) -> Candidate | None:
     if situation.kubelet in (Kubelet.RUNNING, Kubelet.UNKNOWN):
         return None
     start = situation.worded
+    if situation.kubelet is Kubelet.STARTING and start is None and not situation.silent:
+        return None  # nothing failed before it
     if start is None or start.fatal is None:
         return _without_words(situation)
     hit = situation.signatures.match("fatal", [start.fatal], start.lines, situation.holds)
@@ -176,7 +178,7 @@ def why_not_ready(situation: Situation) -> Candidate | None:
     if node is None or not situation.holds:
         return None
     context = situation.starts[-1].lines if situation.starts else ()
-    running = situation.kubelet is Kubelet.RUNNING
+    running = situation.kubelet in (Kubelet.RUNNING, Kubelet.STARTING)
     hit = situation.signatures.match("running", situation.recent_lines, context, situation.holds) if running else None
     if hit is not None:
         summary = f"{hit.signature.says}{_identities(hit)}"
@@ -197,7 +199,10 @@ def why_not_ready(situation: Situation) -> Candidate | None:
         )
     if not running:
         return None
-    summary = f"the kubelet runs, yet the node is not Ready ({node.ready_reason or node.ready}): {node.ready_message}"
+    doing = "runs" if situation.kubelet is Kubelet.RUNNING else "is starting"
+    summary = (
+        f"the kubelet {doing}, yet the node is not Ready ({node.ready_reason or node.ready}): {node.ready_message}"
+    )
     return unknown(summary, ready, *unit_lines(situation.facts))
 
 

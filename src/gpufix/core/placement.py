@@ -39,58 +39,76 @@ def offer(node: NodeFacts, resource: str) -> int | None:
 def holders(facts: Facts, node: str, resource: str) -> list[PodFacts]:
     """The pods bound to ``node`` that hold ``resource``; pods that have ended hold nothing."""
     pods = facts.pods.value or ()
-    return [
-        pod
-        for pod in pods
-        if pod.node == node and pod.requests.get(resource) and pod.phase not in ("Succeeded", "Failed")
-    ]
+    return [pod for pod in pods if pod.node == node and pod.requests.get(resource) and _holds(pod)]
 
 
-def elsewhere(
-    resources: Mapping[str, int],
-    selector: Mapping[str, str],
-    pod: PodFacts | None,
-    facts: Facts,
-    *,
-    trust_offer: bool,
-) -> tuple[OtherNode, ...]:
-    """For each other node: could it run this VM, and why not.
-
-    ``trust_offer`` False: the scheduler has already refused the pod everywhere, so that a node with all that is judged
-    here is None, not True.
-    """
-    others = [node for node in facts.nodes.value or () if node.name != facts.node_name]
-    return tuple(_judge(node, resources, selector, pod, facts, trust_offer) for node in others)
+def _holds(pod: PodFacts) -> bool:
+    return bool(pod.node) and pod.phase not in ("Succeeded", "Failed")
 
 
-def _judge(
-    node: NodeFacts,
-    resources: Mapping[str, int],
-    selector: Mapping[str, str],
-    pod: PodFacts | None,
-    facts: Facts,
-    trust_offer: bool,
-) -> OtherNode:
-    reason = _obstacle(node, resources, selector, facts)
-    if reason:
-        return OtherNode(node.name, False, reason)
-    hard = [taint for taint in node.taints if taint.effect in ("NoSchedule", "NoExecute")]
-    if hard and pod is None:
-        return OtherNode(
-            node.name, None, f"has the taint {hard[0].key}; the VM has no pod whose tolerations could be read"
-        )
-    for taint in hard:
-        if not any(tolerates(toleration, taint) for toleration in (pod.tolerations if pod else ())):
-            return OtherNode(node.name, False, f"the VM does not tolerate its taint {taint.key}:{taint.effect}")
-    offered = ", ".join(f"{offer(node, name)} of {name}" for name in resources)
-    if facts.pods.value is None:
-        return OtherNode(node.name, None, f"offers {offered}; who holds it was not read ({facts.pods.unknown})")
-    if not trust_offer:
-        return OtherNode(node.name, None, f"offers {offered}, free as far as is known, yet the VM was not put there")
-    return OtherNode(node.name, True, f"offers {offered}, and it is free (CPU, memory and affinity are not judged)")
+class Elsewhere:
+    """The other nodes of the cluster, asked for one VM after another; VMs that ask alike are answered once."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.others = [node for node in facts.nodes.value or () if node.name != facts.node_name]
+        self.pods = facts.pods
+        self.bound: dict[tuple[str, str], list[PodFacts]] = {}
+        for pod in facts.pods.value or ():
+            for name in pod.requests if _holds(pod) else ():
+                self.bound.setdefault((pod.node, name), []).append(pod)
+        self.answered: dict[object, tuple[OtherNode, ...]] = {}
+
+    def serving(
+        self, resources: Mapping[str, int], selector: Mapping[str, str], pod: PodFacts | None, *, trust_offer: bool
+    ) -> tuple[OtherNode, ...]:
+        """For each other node: could it run this VM, and why not.
+
+        ``trust_offer`` False: the scheduler has already refused the pod everywhere, so that a node with all that is
+        judged here is None, not True.
+        """
+        tolerations = pod.tolerations if pod is not None else None
+        key = (tuple(sorted(resources.items())), tuple(sorted(selector.items())), tolerations, trust_offer)
+        if key not in self.answered:
+            answers = (self._judge(node, resources, selector, tolerations, trust_offer) for node in self.others)
+            self.answered[key] = tuple(answers)
+        return self.answered[key]
+
+    def _judge(
+        self,
+        node: NodeFacts,
+        resources: Mapping[str, int],
+        selector: Mapping[str, str],
+        tolerations: tuple[Toleration, ...] | None,
+        trust_offer: bool,
+    ) -> OtherNode:
+        reason = _obstacle(node, resources, selector) or self._taken(node, resources)
+        if reason:
+            return OtherNode(node.name, False, reason)
+        hard = [taint for taint in node.taints if taint.effect in ("NoSchedule", "NoExecute")]
+        if hard and tolerations is None:
+            reason = f"has the taint {hard[0].key}; the VM has no pod whose tolerations could be read"
+            return OtherNode(node.name, None, reason)
+        for taint in hard:
+            if not any(tolerates(toleration, taint) for toleration in tolerations or ()):
+                return OtherNode(node.name, False, f"the VM does not tolerate its taint {taint.key}:{taint.effect}")
+        offered = ", ".join(f"{offer(node, name)} of {name}" for name in resources)
+        if not self.pods.known:
+            return OtherNode(node.name, None, f"offers {offered}; who holds it was not read ({self.pods.unknown})")
+        if not trust_offer:
+            return OtherNode(
+                node.name, None, f"offers {offered}, free as far as is known, yet the VM was not put there"
+            )
+        return OtherNode(node.name, True, f"offers {offered}, and it is free (CPU, memory and affinity are not judged)")
+
+    def _taken(self, node: NodeFacts, resources: Mapping[str, int]) -> str:
+        for name, wanted in resources.items():
+            taking = self.bound.get((node.name, name), [])
+            if (offer(node, name) or 0) - sum(pod.requests[name] for pod in taking) < wanted:
+                return f"all {offer(node, name)} of {name} are taken by {', '.join(pod.name for pod in taking)}"
+        return ""
 
 
-def _obstacle(node: NodeFacts, resources: Mapping[str, int], selector: Mapping[str, str], facts: Facts) -> str:
+def _obstacle(node: NodeFacts, resources: Mapping[str, int], selector: Mapping[str, str]) -> str:
     wrong = mismatches(selector, node)
     pinned = selector.get(HOSTNAME)
     if pinned is not None and any(entry.startswith(f"{HOSTNAME}=") for entry in wrong):
@@ -105,14 +123,7 @@ def _obstacle(node: NodeFacts, resources: Mapping[str, int], selector: Mapping[s
             return f"offers {offered} of {name}"
     if node.ready != "True":
         return f"is not Ready ({node.ready or 'no Ready condition'})"
-    if node.unschedulable:
-        return "is cordoned"
-    for name, wanted in resources.items():
-        taking = holders(facts, node.name, name)
-        taken = sum(pod.requests[name] for pod in taking)
-        if (offer(node, name) or 0) - taken < wanted:
-            return f"all {offer(node, name)} of {name} are taken by {', '.join(pod.name for pod in taking)}"
-    return ""
+    return "is cordoned" if node.unschedulable else ""
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:

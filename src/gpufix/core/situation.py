@@ -18,7 +18,7 @@ from gpufix.model import Evidence, Facts, NodeFacts, StartFacts, UnitFacts
 
 
 class Kubelet(StrEnum):
-    """``STARTING``: a start is under way after one that failed, and has not yet outlived the others."""
+    """``STARTING``: a start is under way, and has not yet outlived the ones that failed before it."""
 
     RUNNING = "running"
     STARTING = "starting"
@@ -105,7 +105,7 @@ def assess(facts: Facts, signatures: Signatures) -> Situation:
     kubelet = _kubelet(facts, signatures, node, starts)
     worded, silent, same = None, 0, True
     if kubelet in DOWN or kubelet is Kubelet.STARTING:
-        worded, silent, same = _last_words(starts)
+        worded, silent, same = _last_words(starts, timedelta(seconds=signatures.thresholds["settled_seconds"]))
     return Situation(facts, signatures, kubelet, node, worded, silent, same)
 
 
@@ -175,15 +175,15 @@ def _newest(start: StartFacts | None) -> datetime | None:
     return None
 
 
-def _last_words(starts: tuple[StartFacts, ...]) -> tuple[StartFacts | None, int, bool]:
+def _last_words(starts: tuple[StartFacts, ...], settled: timedelta) -> tuple[StartFacts | None, int, bool]:
     """The newest start in the present row of failures that left words, and what came after it.
 
     A start that ended well, by a stop or a reboot, ends the row: what was said before it explains nothing now.
     """
     silent: list[StartFacts] = []
     for index, start in enumerate(reversed(starts)):
-        if index == 0 and not start.ended:
-            continue  # under way
+        if (index == 0 and not start.ended) or (start.how == "stop" and _brief(start, settled)):
+            continue  # under way, or stopped by hand before it could show whether it lives
         if start.how != "failure":
             return None, len(silent), True
         if start.fatal is not None:
@@ -191,6 +191,11 @@ def _last_words(starts: tuple[StartFacts, ...]) -> tuple[StartFacts | None, int,
             return start, len(silent), len(statuses - {""}) <= 1
         silent.append(start)
     return None, len(silent), True
+
+
+def _brief(start: StartFacts, settled: timedelta) -> bool:
+    newest = _newest(start)
+    return start.at is not None and newest is not None and newest - start.at < settled
 
 
 def _recent(lines: Iterable[Evidence], seconds: int) -> Iterable[Evidence]:

@@ -12,7 +12,7 @@ from gpufix.model import Facts
 def capture_undo(actions: frozenset[Action], facts: Facts) -> dict[str, Any] | None:
     """The undo material of ``actions``; None when it cannot be captured, or when there is no way back.
 
-    fstab itself is kept on the node, as a backup beside it that only root can read: it may hold passwords.
+    fstab itself is kept on the node, as a backup beside it with the same owner and mode: it may hold passwords.
     """
     undo: dict[str, Any] = {}
     if actions & {Action.START_KUBELET, Action.STOP_VFIO_MANAGER} or not actions:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from gpufix.core.evidence import failure_of, pod_ready_of, scheduled_of, vm_of
 from gpufix.core.gpu_stack import shows_gpu
-from gpufix.core.placement import HOSTNAME, elsewhere, selects
+from gpufix.core.placement import HOSTNAME, Elsewhere, selects
 from gpufix.model import AffectedVm, Evidence, Facts, NodeFacts, PodFacts, VmFacts
 
 _NOT_OURS = frozenset(
@@ -63,12 +63,16 @@ class Demand:
 def demands(facts: Facts) -> tuple[Demand, ...]:
     """Every VM that is meant to run and asks for devices, and every virt-launcher pod whose VM is not known."""
     launchers = [pod for pod in facts.pods.value or () if is_launcher(pod) and pod.phase not in ("Succeeded", "Failed")]
+    owned: dict[tuple[str, str], list[PodFacts]] = {}
+    for pod in launchers:
+        owned.setdefault((pod.namespace, vm_name(pod)), []).append(pod)
     found: list[Demand] = []
     seen: set[tuple[str, str]] = set()
     for vm in facts.vms.value or ():
         seen.add((vm.namespace, vm.name))
         if vm.devices and vm.wanted:
-            found.append(Demand(vm.namespace, vm.name, vm.devices, vm, _launcher(vm, launchers)))
+            own = owned.get((vm.namespace, vm.name), [])
+            found.append(Demand(vm.namespace, vm.name, vm.devices, vm, _launcher(own)))
     for pod in launchers:
         owner = (pod.namespace, vm_name(pod))
         resources = {name: count for name, count in pod.requests.items() if is_device(name)}
@@ -93,13 +97,10 @@ def vm_name(pod: PodFacts) -> str:
     return named or pod.name.removeprefix("virt-launcher-").rpartition("-")[0] or pod.name
 
 
-def _launcher(vm: VmFacts, launchers: list[PodFacts]) -> PodFacts | None:
+def _launcher(own: list[PodFacts]) -> PodFacts | None:
     """The VM's pod. Of several (a migration, a restart) the one that runs, else the newest that is not deleted."""
-    own = [pod for pod in launchers if pod.namespace == vm.namespace and vm_name(pod) == vm.name]
-    if not own:
-        return None
     age = {pod.name: pod.created.timestamp() if pod.created else 0.0 for pod in own}
-    return max(own, key=lambda pod: (not pod.deleting, pod.phase == "Running", age[pod.name]))
+    return max(own, key=lambda pod: (not pod.deleting, pod.phase == "Running", age[pod.name]), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ def judge_vms(facts: Facts, *, node_serves: bool) -> VmState:
     if node is None:
         return VmState(False, unknown, all_demands, (), ())
     offered = {name for other in facts.nodes.value or () for name in (*other.allocatable, *other.capacity)}
+    others = Elsewhere(facts)
     waiting: list[AffectedVm] = []
     stuck: list[AffectedVm] = []
     for demand in all_demands:
@@ -138,11 +140,11 @@ def judge_vms(facts: Facts, *, node_serves: bool) -> VmState:
         pod = demand.launcher
         if pod is not None and pod.node:
             if pod.node == node.name and not (node_serves and demand.runs):
-                stuck.append(_stuck(demand, pod, node, facts, node_serves))
+                stuck.append(_stuck(demand, pod, node, others, node_serves))
         elif pod is not None:
-            waiting.append(_affected(demand, facts, _waits(pod), scheduled_of(pod)))
+            waiting.append(_affected(demand, others, _waits(pod), scheduled_of(pod)))
         elif not demand.runs:
-            waiting.extend(_without_pod(demand, facts))
+            waiting.extend(_without_pod(demand, others))
     sources = facts.vms.evidence if not all_demands else ()
     return VmState(not unknown, unknown, all_demands, tuple(waiting), tuple(stuck), sources)
 
@@ -169,36 +171,36 @@ def _waits(pod: PodFacts) -> str:
     return f"its pod {pod.name} is on no node yet, and the scheduler has not said why"
 
 
-def _stuck(demand: Demand, pod: PodFacts, node: NodeFacts, facts: Facts, node_serves: bool) -> AffectedVm:
+def _stuck(demand: Demand, pod: PodFacts, node: NodeFacts, others: Elsewhere, node_serves: bool) -> AffectedVm:
     where = f"its pod {pod.name} is on {pod.node}"
     if node_serves:
         why = ", ".join(pod.waiting) or (demand.vm.vmi_message if demand.vm else "") or f"phase {pod.phase}"
-        return _affected(demand, facts, f"{where} and the VM does not run: {why}", pod_ready_of(pod))
+        return _affected(demand, others, f"{where} and the VM does not run: {why}", pod_ready_of(pod))
     if node.ready == "True":
-        found = _affected(demand, facts, f"{where}, which is only coming back", pod_ready_of(pod))
+        found = _affected(demand, others, f"{where}, which is only coming back", pod_ready_of(pod))
     else:
         reason = f"{where}, which is not Ready: it may still run, and nobody can tell"
-        found = _affected(demand, facts, reason, pod_ready_of(pod), free_to_move=True)
+        found = _affected(demand, others, reason, pod_ready_of(pod), free_to_move=True)
     return replace(found, since=node.ready_since)
 
 
-def _without_pod(demand: Demand, facts: Facts) -> Iterator[AffectedVm]:
+def _without_pod(demand: Demand, others: Elsewhere) -> Iterator[AffectedVm]:
     vm = demand.vm
     if vm is None or vm.status in _NOT_OURS:
         return
-    if facts.pods.value is None:
+    if not others.pods.known:
         reason = vm.vmi_message or vm.failure or f"status {vm.status}; its pod was not read"
-        yield _affected(demand, facts, f"{reason} (KubeVirt's copy, which may be old)", vm_of(vm))
+        yield _affected(demand, others, f"{reason} (KubeVirt's copy, which may be old)", vm_of(vm))
     elif vm.failure:
-        yield _affected(demand, facts, vm.failure, failure_of(vm))
+        yield _affected(demand, others, vm.failure, failure_of(vm))
     else:
         yield _affected(
-            demand, facts, f"it has no virt-launcher pod; KubeVirt says {vm.status or 'nothing'}", vm_of(vm)
+            demand, others, f"it has no virt-launcher pod; KubeVirt says {vm.status or 'nothing'}", vm_of(vm)
         )
 
 
 def _affected(
-    demand: Demand, facts: Facts, reason: str, evidence: Evidence, *, free_to_move: bool = False
+    demand: Demand, others: Elsewhere, reason: str, evidence: Evidence, *, free_to_move: bool = False
 ) -> AffectedVm:
     return AffectedVm(
         namespace=demand.namespace,
@@ -208,5 +210,5 @@ def _affected(
         since=demand.launcher.scheduled_since if demand.launcher is not None else None,
         reason=reason,
         evidence=(evidence,),
-        other_nodes=elsewhere(demand.resources, demand.selector, demand.launcher, facts, trust_offer=free_to_move),
+        other_nodes=others.serving(demand.resources, demand.selector, demand.launcher, trust_offer=free_to_move),
     )

@@ -59,7 +59,7 @@ class Reservation:
                 break
             except BlockingIOError:
                 lock.seek(0)
-                holder = f"process {lock.read().strip() or '?'} uses the real node"
+                holder = f"{describe_process(lock.read().strip())} uses the real node"
             if time.monotonic() >= deadline:
                 lock.close()
                 raise RealNodeError(holder)
@@ -131,6 +131,14 @@ class Processes:
             if mark in environment and int(folder.name) != os.getpid():
                 found.append(int(folder.name))
         return found
+
+
+def describe_process(pid: str) -> str:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        command = "?"
+    return f"process {pid} ({command[:100]})"
 
 
 def start_time(pid: int) -> str:

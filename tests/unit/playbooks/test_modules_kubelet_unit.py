@@ -191,7 +191,8 @@ def test_k3s_hands_its_arguments_on(host: FakeHost) -> None:
             "LoadState": "loaded",
             "ActiveState": "active",
             "FragmentPath": "/etc/systemd/system/k3s-agent.service",
-            "ExecStart": "{ path=/k3s ; argv[]=/k3s agent --kubelet-arg=v=4 --kubelet-arg max-pods=5 ; flags= ; ",
+            "ExecStart": "{ path=/k3s ; "
+            "argv[]=/k3s agent --token SECRET --kubelet-arg=v=4 --kubelet-arg max-pods=5 ; flags= ; ",
         }
     }
     host.write(
@@ -201,6 +202,7 @@ def test_k3s_hands_its_arguments_on(host: FakeHost) -> None:
     host.save()
     kubelet = gpufix_kubelet.read_kubelet(Host(str(host.root)))
     assert "# from /etc/rancher/k3s/config.yaml\n--fail-swap-on=false\n--v=2\n" in (kubelet.flags.text or "")
+    assert "agent\n--token\n<redacted>\n--kubelet-arg=v=4\n" in (kubelet.flags.text or "")
     assert "# from --kubelet-arg\n--v=4\n--max-pods=5\n" in (kubelet.flags.text or "")
     assert "failSwapOn: false" in (kubelet.config_d.text or "")
 
