@@ -245,7 +245,8 @@ def test_the_holder_decides() -> None:
     assert root(running) == ("gpu-already-allocated", "confirmed")
     assert [entry.name for entry in running.affected] == ["gpu-fedora"]
     pending = holder("Pending")
-    assert root(pending) == ("healthy", "suspected")
+    assert root(pending) == ("healthy", "confirmed"), "the node is; what waits is said beside it"
+    assert "gpu-fedora waits" in pending.root_cause.summary
     assert [entry.name for entry in pending.affected] == ["gpu-fedora"]
     assert any(warning.startswith("rhel9 does not run") for warning in pending.warnings)
 

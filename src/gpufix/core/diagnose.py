@@ -118,7 +118,10 @@ def _waits_for_pending(situation: Situation, node: NodeFacts, vms: VmState) -> d
 
 
 def _healthy(situation: Situation, node: NodeFacts, vms: VmState, stack: StackState, held: dict[str, str]) -> Candidate:
-    """Healthy, and confirmed only where every link is refuted by what was read."""
+    """Healthy, and confirmed only where all of the node's own health was read: unit, Ready, swap, the GPU it offers.
+
+    What is amiss with a single VM or operand pod, while the node offers its GPU, is said beside it and changes nothing.
+    """
     facts = situation.facts
     swap, _, swap_evidence = judge_swap(situation)
     doubts: list[str] = []
@@ -132,19 +135,28 @@ def _healthy(situation: Situation, node: NodeFacts, vms: VmState, stack: StackSt
         doubts.append("the node's last report is older than a living kubelet lets it become")
     if not vms.known:
         doubts.append(f"VMs were not all read ({vms.unknown})")
-    doubts += [f"{vm} waits: {why}" for vm, why in held.items()]
-    doubts += [f"{vm.name} does not run: {vm.reason}" for vm in vms.stuck]
     plugins = plugin_pods(facts, effective_mode(facts))
-    doubts += [f"{pod.name} is not Ready" for pod in plugins if pod.ready != "True"]
+    beside = [f"{vm} waits: {why}" for vm, why in held.items()]
+    for vm in vms.stuck:
+        (beside if _not_begun(vm, vms) else doubts).append(f"{vm.name} does not run: {vm.reason}")
+    beside += [f"{pod.name} is not Ready" for pod in plugins if pod.ready != "True"]
     if _other_boot(situation):
         doubts.append("the host's boot id is not the node's")
     evidence = (ready_of(node), *unit_lines(facts), *swap_evidence, *stack.evidence)
     if doubts:
         return candidate(
-            "healthy", Status.SUSPECTED, f"the node is well as far as can be told; {'; '.join(doubts)}", *evidence
+            "healthy", Status.SUSPECTED, f"the node is well as far as can be told; {'; '.join(doubts + beside)}", *evidence
         )
-    return candidate(
-        "healthy", Status.CONFIRMED, f"kubelet and node are well, {stack.detail}, and no VM waits", *evidence
+    tail = f"; {'; '.join(beside)}" if beside else ", and no VM waits"
+    return candidate("healthy", Status.CONFIRMED, f"kubelet and node are well, {stack.detail}{tail}", *evidence)
+
+
+def _not_begun(vm: AffectedVm, vms: VmState) -> bool:
+    """The VM's pod is on the node and its containers have not started: nothing has touched the card for it yet."""
+    return any(
+        demand.launcher is not None and demand.launcher.phase == "Pending"
+        for demand in vms.demands
+        if (demand.namespace, demand.name) == (vm.namespace, vm.name)
     )
 
 

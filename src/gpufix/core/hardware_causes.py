@@ -110,6 +110,9 @@ def _bound_to(case: Case, driver: str, id: str) -> Candidate | None:
 
 
 def _wants_passthrough(case: Case) -> bool:
+    """Where the node is labelled for containers, that comes before anything passthrough would need of the machine."""
+    if case.mode not in ("", workload.VM_PASSTHROUGH):
+        return False
     if case.lacking_passthrough:
         return True
     offered = workload.workload_resources(case.node.allocatable, workload.VM_PASSTHROUGH)

@@ -80,7 +80,7 @@ build_from_module() {
 }
 
 build_from_debian() {
-    local command source_list version_package=k8s.io/kubernetes/vendor/k8s.io/component-base/version
+    local command reflect2 source_list version_package=k8s.io/kubernetes/vendor/k8s.io/component-base/version
     local apt=(apt-get -qq -o "Dir::State::Lists=$WORK/lists" -o "Dir::Etc::SourceList=/dev/null"
         -o "Dir::Etc::SourceParts=$WORK/sources" -o "APT::Sandbox::User=root")
     if ! [ -x /usr/lib/go-1.19/bin/go ] || ! command -v jq rsync make >/dev/null; then
@@ -105,11 +105,16 @@ build_from_debian() {
     cd gopath/src/k8s.io/kubernetes
     unset GOROOT GOFLAGS
     export PATH=/usr/lib/go-1.19/bin:$PATH GOPATH=$WORK/gopath GO111MODULE=off CGO_ENABLED=0 GOENV=off
+    # 1.20.2 is older than Go 1.18, under which its vendored reflect2 corrupts maps: kube-apiserver dies on a
+    # custom object. reflect2 v1.0.2 is the same with that repaired.
+    reflect2=$(GO111MODULE=on go mod download -json github.com/modern-go/reflect2@v1.0.2 | jq -er .Dir)
+    rm -rf vendor/github.com/modern-go/reflect2
+    cp -r --no-preserve=mode "$reflect2" vendor/github.com/modern-go/reflect2
     say "generating files"
     make generated_files >&2
     for command in $COMMANDS; do
         say "building $command $VERSION"
-        go build -o "$PARTIAL/" -ldflags "-s -w -X $version_package.gitVersion=$VERSION \
+        go build -trimpath -o "$PARTIAL/" -ldflags "-s -w -X $version_package.gitVersion=$VERSION \
             -X $version_package.gitMajor=1 -X $version_package.gitMinor=20" "./cmd/$command"
     done
 }

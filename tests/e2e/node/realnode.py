@@ -687,14 +687,12 @@ class RealNode:
         remove_cgroups(map(Path, record.read_text().splitlines() if record.exists() else ()))
 
     def _swap_off(self, device: str) -> None:
-        """Turn a device off from outside the node. /proc/swaps may tell its path as the node sees it."""
-        errors = []
-        for path in dict.fromkeys((str(self.root / self._as_seen_inside(device).lstrip("/")), device)):
+        """Turn a device of the node off, from outside. A file of this host is not the node's, and is left alone."""
+        path = device if device.startswith("/dev/") else str(self.root / self._as_seen_inside(device).lstrip("/"))
+        if Path(path).exists():
             done = subprocess.run(["swapoff", path], check=False, capture_output=True, text=True)
-            if done.returncode == 0:
-                return
-            errors.append(done.stderr.strip())
-        raise RealNodeError(f"swap is still on: {'; '.join(errors)}")
+            if done.returncode and device in swap_devices():
+                raise RealNodeError(f"swap is still on: {done.stderr.strip()}")
 
     def _as_seen_inside(self, device: str) -> str:
         return device.removeprefix(str(self.root)) if device.startswith(f"{self.root}/") else device
