@@ -23,15 +23,20 @@ from gpufix.core.render.terminal import diff_lines, holder_lines, violation_line
 from gpufix.core.runbook import Runbook, RunbookStep
 from gpufix.core.undo import capture_undo
 from gpufix.core.workload import VM_PASSTHROUGH, WORKLOAD_LABEL
+from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import GpuHolder, Status
 from gpufix.session import Reading, Session, Variables, unread_side
 from gpufix.text import duration_s, safe
 from gpufix.world.interrupts import Interrupts
-from gpufix.world.journal import Journal
+from gpufix.world.journal import Journal, JournalError
 from gpufix.world.prompts import Interrupted, Option
 
 POLL_SECONDS = 1.0
 """Between two looks while a post-condition is awaited; each look itself takes about two seconds."""
+
+
+FRESH_SECONDS = 5.0
+"""A reading younger than this is not made again before a step is decided. Right before acting one is always made."""
 
 
 class Outcome(StrEnum):
@@ -74,14 +79,23 @@ class Walker:
     interrupts: Interrupts
     latest: Reading
     results: list[StepResult] = field(default_factory=list)
+    _read_at: float = field(default=float("-inf"), init=False)
+    _acted: bool = field(default=False, init=False)
 
     def walk(self, step: RunbookStep) -> StepResult:
         """Take ``step`` through its seven moves. Whatever happens is in the journal before this returns."""
         began = self.session.clock.monotonic()
+        self._acted = False
         try:
             result = self._moves(step)
         except Interrupted:
             result = StepResult(step.id, Outcome.INTERRUPTED, "interrupted at its gate; nothing of it was done")
+        except JournalError:
+            raise
+        except GpufixError as error:
+            outcome = Outcome.UNREACHABLE if error.exit_status is ExitStatus.UNREACHABLE else Outcome.FAILED
+            tail = "; it was begun, and what it has done is not known" if self._acted else "; nothing of it was done"
+            result = StepResult(step.id, outcome, f"{error.message}{tail}", changed=self._acted)
         seconds = self.session.clock.monotonic() - began
         result = StepResult(step.id, result.outcome, result.text, seconds, result.changed)
         self.journal.write(
@@ -92,9 +106,22 @@ class Walker:
 
     # --- the moves ---------------------------------------------------------------------------------------------------
 
+    def _read(self) -> None:
+        self.latest = self.session.read()
+        self._read_at = self.session.clock.monotonic()
+
+    def refresh(self) -> None:
+        """Read again unless that was done a moment ago: a question or a gate may have stood open for hours."""
+        if self.session.clock.monotonic() - self._read_at > FRESH_SECONDS:
+            self.session.ui.progress(f"reading {self.session.node}")
+            self._read()
+            self.session.ui.progress("")
+
     def _moves(self, step: RunbookStep) -> StepResult:
         number = [other.id for other in self.runbook.steps].index(step.id) + 1
         style, say = self.session.ui.style, self.session.ui.say
+        if plan_step(step, self._world()).decision is not Decision.LEFT_OUT:
+            self.refresh()
         planned = plan_step(step, self._world())
         if planned.decision is Decision.LEFT_OUT:
             return StepResult(step.id, Outcome.LEFT_OUT, planned.reason)
@@ -126,7 +153,7 @@ class Walker:
         )
         # the gate may have stood open for hours: everything is read and judged once more, right before acting
         self.session.ui.progress("reading the node once more before acting")
-        self.latest = self.session.read()
+        self._read()
         if (lost := unread_side(self.latest)) is not None:
             return StepResult(step.id, Outcome.UNREACHABLE, f"{lost}; nothing of it was done")
         undo = capture_undo(planned.actions, self.latest.facts)
@@ -140,6 +167,7 @@ class Walker:
         if self.interrupts.stop:
             return StepResult(step.id, Outcome.INTERRUPTED, "interrupted before it began; nothing of it was done")
         self.journal.write("intent", step=step.id, playbook=step.playbook, undo=undo, irreversible=step.irreversible)
+        self._acted = True
         done = self._run(step, expected={**_expected(preview), **self._expected_node(planned)})
         self.journal.write(
             "applied",
@@ -183,7 +211,7 @@ class Walker:
         reason = explain(done, self._host(step))
         partial = done.returned("done")
         so_far = f"; done before that: {', '.join(map(str, partial))}" if isinstance(partial, list) and partial else ""
-        self.latest = self.session.read()
+        self._read()
         outcome = Outcome.UNREACHABLE if done.trouble in (Trouble.UNREACHABLE, Trouble.BECOME) else Outcome.FAILED
         return StepResult(step.id, outcome, f"{reason}{so_far}", changed=True)
 
@@ -314,7 +342,7 @@ class Walker:
         identity: tuple[int, int] | None = None
         suspects: dict[str, int] = {}
         while True:
-            self.latest = self.session.read()
+            self._read()
             verdict = evaluate(step.done_when, self._world())
             now = clock.monotonic()
             unit = self.latest.facts.unit.value

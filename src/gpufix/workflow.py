@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -185,12 +186,17 @@ def _walk_all(
             if interrupts.stop and step is not book.steps[-1]:
                 result = StepResult(step.id, Outcome.INTERRUPTED, f"stopped after {step.id}, as asked")
                 break
+        with suppress(GpufixError):  # then the last reading is what there is, and it says what was unread
+            walker.refresh()
         ending = _judge_ending(session, walker, book, result)
         journal.write("run-end", exit_status=int(ending.status), line=ending.line)
         _keep_snapshot(journal, "after", walker.latest)
         ui.say(_ending_lines(session, ending))
         ui.say([f"Journal: {journal.folder}"])
         return ending.status
+    except BaseException:
+        ui.say(["", f"The run broke off. What it had done by then is in {journal.folder / 'run.jsonl'}."])
+        raise
     finally:
         journal.close()
 

@@ -301,6 +301,40 @@ def model_healthy() -> World:
     return World("container", deploy_vfio=False, container=False, kubelet="active", swap=False, fstab=False)
 
 
+@pytest.mark.parametrize(
+    ("at_read", "words"), [(2, "nothing of it was done"), (3, "it was begun, and what it has done is not known")]
+)
+def test_a_world_that_vanishes_in_the_middle_is_told_as_it_is(tmp_path: Path, at_read: int, words: str) -> None:
+    """The node object is deleted, or the inventory's file is gone: reading raises instead of coming back unknown."""
+    session = ModelSession(World(), Ui(apply_all), calm, whole)
+    real_read, reads = session.read, iter(range(1, 100))
+
+    def read() -> Reading:
+        if next(reads) > at_read:
+            raise GpufixError("the cluster has no node 'omen2'", "")
+        return real_read()
+
+    session.read = read  # type: ignore[method-assign]
+    results, lines = go(session, tmp_path)
+    assert results[-1].outcome is Outcome.FAILED
+    assert "the cluster has no node 'omen2'" in results[-1].text
+    assert words in results[-1].text
+    assert lines[-1]["event"] == "step-result"
+    assert session.applied == ([] if at_read == 2 else ["relabel"])
+
+
+def test_a_gate_that_stood_open_is_followed_by_a_fresh_look_at_the_next_step(tmp_path: Path) -> None:
+    session = ModelSession(World("container", deploy_vfio=False, container=False), Ui(apply_all), calm, whole)
+    journal = Journal(tmp_path / "run")
+    first = session.read()
+    session.world = session.world._replace(label="vm-passthrough", deploy_vfio=True, operator=False)
+    walker = Walker(
+        session, BOOK, {"target_workload": "container"}, {"swap-on": "confirmed"}, journal, Interrupts(), first
+    )  # type: ignore[arg-type]
+    assert walker.walk(BOOK.steps[0]).outcome is Outcome.DONE, "not a no-op on the strength of an old reading"
+    journal.close()
+
+
 def test_the_journal_stops_the_run_when_it_cannot_be_written(tmp_path: Path) -> None:
     session = ModelSession(World(), Ui(apply_all), calm, whole)
     journal = Journal(tmp_path / "run")

@@ -145,7 +145,10 @@ def _healthy(situation: Situation, node: NodeFacts, vms: VmState, stack: StackSt
     evidence = (ready_of(node), *unit_lines(facts), *swap_evidence, *stack.evidence)
     if doubts:
         return candidate(
-            "healthy", Status.SUSPECTED, f"the node is well as far as can be told; {'; '.join(doubts + beside)}", *evidence
+            "healthy",
+            Status.SUSPECTED,
+            f"the node is well as far as can be told; {'; '.join(doubts + beside)}",
+            *evidence,
         )
     tail = f"; {'; '.join(beside)}" if beside else ", and no VM waits"
     return candidate("healthy", Status.CONFIRMED, f"kubelet and node are well, {stack.detail}{tail}", *evidence)

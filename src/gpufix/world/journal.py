@@ -26,6 +26,13 @@ def state_folder() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "gpufix"
 
 
+class JournalError(GpufixError):
+    """The journal cannot be written (status 5). Nothing more may be changed without one."""
+
+    def __init__(self, path: str, error: OSError, hint: str) -> None:
+        super().__init__(f"the run's journal cannot be written: {path}: {error.strerror}", hint, ExitStatus.STEP_FAILED)
+
+
 class Journal:
     """A run's journal, open for appending. Creating it fails the run before anything was changed."""
 
@@ -39,11 +46,8 @@ class Journal:
             _sync_folder(folder)
             _sync_folder(folder.parent)
         except OSError as error:
-            raise GpufixError(
-                f"the run's journal cannot be written: {error.filename or folder}: {error.strerror}",
-                "free space or set XDG_STATE_HOME to a folder that can be written; nothing was changed",
-                ExitStatus.STEP_FAILED,
-            ) from None
+            hint = "free space or set XDG_STATE_HOME to a folder that can be written; nothing was changed"
+            raise JournalError(str(error.filename or folder), error, hint) from None
 
     @classmethod
     def start(cls, node: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Journal:
@@ -63,11 +67,8 @@ class Journal:
                 data = data[os.write(self._file, data) :]
             os.fsync(self._file)
         except OSError as error:
-            raise GpufixError(
-                f"the run's journal cannot be written: {self.folder / 'run.jsonl'}: {error.strerror}",
-                "free space there; the last step's result is not on record, so look at the node before you go on",
-                ExitStatus.STEP_FAILED,
-            ) from None
+            hint = "free space there; the last step's result is not on record, so look at the node before you go on"
+            raise JournalError(str(self.folder / "run.jsonl"), error, hint) from None
 
     def close(self) -> None:
         os.close(self._file)
