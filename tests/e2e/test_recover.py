@@ -325,7 +325,7 @@ def test_a_user_who_may_read_but_not_patch_is_told_before_anything_changes(
     run = wizard("-i", str(cluster.inventory), "--kubeconfig", str(path))
     run.answer(WHO)
     status = run.end()
-    assert status == 7, run.text
+    assert status == 5, run.text
     assert "forbidden" in run.text
     assert "Nothing was changed" in run.text
     assert cluster.labels()[WORKLOAD_CONFIG] == "vm-passthrough"

@@ -202,4 +202,4 @@ def explain(result: PlayResult, host: str) -> str:
         return f"{host} is unreachable: {message}"
     if result.trouble is Trouble.BECOME:
         return f"sudo on {host} failed: {message}"
-    return f"{host}: {message}"
+    return message if host == "localhost" else f"{host}: {message}"
