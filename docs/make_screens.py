@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SCREEN = re.compile(r"(<!-- screen: (?P<command>[^\n]+?) -->\n```text\n)(?P<body>.*?)(\n```)", re.DOTALL)
+SCREEN = re.compile(r"(<!-- screen: (?P<command>[^\n]+?) -->\n```text\n)(?P<body>(?:(?!```).*\n)*?)(```)")
 
 
 def output(command: str) -> str:
@@ -30,7 +30,7 @@ def output(command: str) -> str:
 
 
 def rewritten(text: str) -> str:
-    return SCREEN.sub(lambda found: found[1] + output(found["command"]) + found[4], text)
+    return SCREEN.sub(lambda found: found[1] + output(found["command"]) + "\n" + found[4], text)
 
 
 def main() -> int:

@@ -72,3 +72,10 @@ def test_nothing_names_a_machine() -> None:
             text = path.read_text(encoding="utf-8", errors="ignore")
             for word in ("/" + "work/", "/" + "root/.pyenv", "." + "library/"):
                 assert word not in text, f"{name} names {word}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_is_closed(page: Path) -> None:
+    fences = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("```")]
+    assert all(fence == "```" for fence in fences[1::2])
+    assert len(fences) % 2 == 0

@@ -243,12 +243,11 @@ class KubeVirt(Controller):
     def __init__(self, api: Api) -> None:
         super().__init__(api)
         self.started: dict[str, float] = {}
-        self.beaten = 0.0
+        self.beaten: dict[str, float] = {}
 
     def reconcile(self) -> None:
-        if time.monotonic() - self.beaten > self.heartbeat_every or not self.beaten:
-            self._heartbeat()
-            self.beaten = time.monotonic()
+        for node in self.api.list("/api/v1/nodes"):
+            self._beat(node["metadata"])
         instances = {key(instance): instance for instance in self.api.list(f"{KUBEVIRT}/virtualmachineinstances")}
         launchers = self.api.list(LAUNCHERS)
         for machine in self.api.list(f"{KUBEVIRT}/virtualmachines"):
@@ -260,17 +259,13 @@ class KubeVirt(Controller):
             if created_by(pod) not in uids and "deletionTimestamp" not in pod["metadata"]:
                 self.api.delete(path_of(pod))
 
-    def _heartbeat(self) -> None:
-        for node in self.api.list("/api/v1/nodes"):
-            self.api.merge(
-                f"/api/v1/nodes/{node['metadata']['name']}",
-                {
-                    "metadata": {
-                        "labels": {"kubevirt.io/schedulable": "true"},
-                        "annotations": {"kubevirt.io/heartbeat": now()},
-                    }
-                },
-            )
+    def _beat(self, node: Object) -> None:
+        schedulable = node.get("labels", {}).get("kubevirt.io/schedulable") == "true"
+        if schedulable and time.monotonic() < self.beaten.get(node["name"], 0.0) + self.heartbeat_every:
+            return
+        label, annotation = {"kubevirt.io/schedulable": "true"}, {"kubevirt.io/heartbeat": now()}
+        self.api.merge(f"/api/v1/nodes/{node['name']}", {"metadata": {"labels": label, "annotations": annotation}})
+        self.beaten[node["name"]] = time.monotonic()
 
     def _machine(self, machine: Object, instance: Object | None, launchers: list[Object]) -> None:
         wanted = machine["spec"].get("runStrategy") in ("Always", "RerunOnFailure")
