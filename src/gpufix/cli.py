@@ -12,12 +12,11 @@ from pathlib import Path
 
 from gpufix import workflow
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.session import Reading, Session
+from gpufix.session import Reading, Session, read_runbooks
 from gpufix.text import did_you_mean, safe
 from gpufix.ui import TerminalUi, style_for
 from gpufix.world import prompts
 from gpufix.world.cluster import ClusterAccess
-from gpufix.world.interrupts import Interrupts
 from gpufix.world.playbooks import Access
 
 UNATTENDED = (
@@ -60,6 +59,9 @@ def build_parser() -> argparse.ArgumentParser:
     recover = commands.add_parser("recover", help="walk a node back to life, with a gate before each change")
     _node(recover)
     _access(recover)
+
+    for command in (diagnose, recover):
+        command.add_argument("--runbooks", metavar="DIR", type=Path, help="runbooks of your own instead of gpufix's")
 
     capture = commands.add_parser("capture", help="write what diagnose reads into a folder, without secrets")
     _node(capture)
@@ -120,7 +122,8 @@ def _run(arguments: argparse.Namespace) -> ExitStatus:
         _check_host_name(arguments.host)
     if arguments.command == "recover":
         prompts.check_terminal(UNATTENDED)
-        return _recover(arguments)
+        books = read_runbooks(arguments.runbooks)  # a mistake in one is told before anything is asked or read
+        return workflow.recover(_session(arguments), books)
     reading = _read(arguments)
     if arguments.command == "capture":
         workflow.capture(reading, arguments.output)
@@ -129,7 +132,8 @@ def _run(arguments: argparse.Namespace) -> ExitStatus:
             f"{len(reading.snapshot.files)} files, {len(reading.snapshot.unread)} not read\n"
         )
         return ExitStatus.OK
-    print(workflow.diagnosis_text(reading, style_for(sys.stdout), arguments.output == "json"))
+    books = read_runbooks(arguments.runbooks)
+    print(workflow.diagnosis_text(reading, books, style_for(sys.stdout), arguments.output == "json"))
     return ExitStatus.DECLINED if arguments.exit_code and workflow.sick(reading) else ExitStatus.OK
 
 
@@ -143,17 +147,7 @@ def _read(arguments: argparse.Namespace) -> Reading:
     return reading
 
 
-def _recover(arguments: argparse.Namespace) -> ExitStatus:
-    ui = TerminalUi()
-    notice = "Stopping after this step, as asked. Once more kills it, and its state will not be known."
-    with Interrupts(lambda: ui.say(["", notice])) as interrupts:
-        session = _session(arguments, ui, interrupts)
-        return workflow.recover(session, interrupts)
-
-
-def _session(
-    arguments: argparse.Namespace, ui: TerminalUi | None = None, interrupts: Interrupts | None = None
-) -> Session:
+def _session(arguments: argparse.Namespace) -> Session:
     for inventory in arguments.inventory:
         if not inventory.endswith(",") and not Path(inventory).exists():
             raise GpufixError(f"no inventory {inventory!r}", _near_files(inventory))
@@ -167,8 +161,7 @@ def _session(
         arguments.host or arguments.node,
         access,
         ClusterAccess(kubeconfig, arguments.context),
-        ui or TerminalUi(),
-        kill=(lambda: interrupts.kill) if interrupts is not None else (lambda: False),
+        TerminalUi(),
     )
 
 

@@ -32,8 +32,22 @@ def playbook_names() -> list[str]:
     return sorted(path.name for path in _folder("playbooks").glob("*.yml"))
 
 
-def runbook_paths() -> list[Path]:
-    return sorted(_folder("runbooks").glob("*.yml"))
+def runbook_paths(folder: Path | None = None) -> list[Path]:
+    """The runbooks of gpufix, or those in ``folder``. Raises GpufixError (status 2) where there are none."""
+    found = sorted((folder or _folder("runbooks")).glob("*.yml"))
+    if not found:
+        raise GpufixError(f"no runbook (*.yml) in {folder}", "give a folder that holds runbooks")
+    return found
+
+
+def read_file(path: Path) -> str:
+    """The text of ``path``. Raises GpufixError (status 2) when it cannot be read as UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise GpufixError(f"{path}: {error.strerror}", "make it readable") from None
+    except UnicodeDecodeError as error:
+        raise GpufixError(f"{path}: not UTF-8 at byte {error.start}", "save it as UTF-8") from None
 
 
 def read_text(name: str) -> str:

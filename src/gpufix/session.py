@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from gpufix import resources
@@ -67,12 +68,12 @@ def judge_snapshot(snapshot: Snapshot, signatures: Signatures) -> Reading:
     return Reading(snapshot, facts, diagnose(facts, signatures))
 
 
-def read_runbooks() -> list[Runbook]:
-    """All runbooks, checked. Raises GpufixError (status 2) naming file and line."""
+def read_runbooks(folder: Path | None = None) -> list[Runbook]:
+    """All runbooks, gpufix's or those in ``folder``, checked. Raises GpufixError (status 2) naming file and line."""
     schema, playbooks = resources.runbook_schema(), resources.playbook_names()
     books = []
-    for path in resources.runbook_paths():
-        text = path.read_text(encoding="utf-8")
+    for path in resources.runbook_paths(folder):
+        text = resources.read_file(path)
         book = load_runbook(
             text,
             file=str(path),
@@ -96,7 +97,6 @@ class Session:
         cluster_access: ClusterAccess,
         ui: Ui,
         *,
-        kill: Callable[[], bool] = lambda: False,
         clock: Clock = time,
     ) -> None:
         self.node = node
@@ -105,7 +105,7 @@ class Session:
         self.cluster_access = cluster_access
         self.ui = ui
         self.clock = clock
-        self.runner = PlaybookRunner(access, kill)
+        self.runner = PlaybookRunner(access)
         self.signatures = read_signatures()
         self._cluster: Cluster | None = None
 

@@ -87,7 +87,7 @@ class Walker:
         began = self.session.clock.monotonic()
         self._acted = False
         try:
-            result = self._moves(step)
+            result = self._moves(step) if not self.interrupts.stop else _stopped(step)
         except Interrupted:
             result = StepResult(step.id, Outcome.INTERRUPTED, "interrupted at its gate; nothing of it was done")
         except JournalError:
@@ -139,7 +139,9 @@ class Walker:
         preview = self._run(step, check=True)
         if not preview.ok:
             return self._preview_failed(step, preview)
-        shown = self._show_preview(step, preview)
+        if self.interrupts.stop:
+            return _stopped(step)
+        shown = self._show_preview(step, planned, preview)
         choice = self._gate(step, planned, preview)
         if choice == "quit":
             return StepResult(step.id, Outcome.QUIT, "declined at its gate; nothing of it was done")
@@ -165,7 +167,7 @@ class Walker:
         if last.decision is not Decision.RUN:
             return self._blocked(last)
         if self.interrupts.stop:
-            return StepResult(step.id, Outcome.INTERRUPTED, "interrupted before it began; nothing of it was done")
+            return _stopped(step)
         self.journal.write("intent", step=step.id, playbook=step.playbook, undo=undo, irreversible=step.irreversible)
         self._acted = True
         done = self._run(step, expected={**_expected(preview), **self._expected_node(planned)})
@@ -217,8 +219,11 @@ class Walker:
 
     # --- preview and gate --------------------------------------------------------------------------------------------
 
-    def _show_preview(self, step: RunbookStep, preview: PlayResult) -> bool:
-        """Show what would change. True when the list of GPU processes was among it."""
+    def _show_preview(self, step: RunbookStep, planned: PlannedStep, preview: PlayResult) -> bool:
+        """Show what would change. True when the list of GPU processes was among it.
+
+        They are shown where they may die: towards passthrough, and where a label goes under a vfio-manager that runs.
+        """
         style, say = self.session.ui.style, self.session.ui.say
         word = (
             style.paint("changed", "cyan", "bold") if preview.changed else style.paint("undetermined", "yellow", "bold")
@@ -233,7 +238,9 @@ class Walker:
             warnings = task.result.get("warnings")
             for warning in warnings if isinstance(warnings, list) else []:
                 lines += style.wrap(f"! {safe(str(warning))}", 2, 4)
-        shown = target_of(self.answers) == VM_PASSTHROUGH and self._holders() is not None
+        managers = [c for c in self.latest.facts.containers.value or () if c.is_vfio_manager and c.running]
+        at_risk = target_of(self.answers) == VM_PASSTHROUGH or (Action.RELABEL in planned.actions and bool(managers))
+        shown = at_risk and self._holders() is not None
         if shown:
             lines += ["  These processes use the GPU and die if the card is taken from its driver:"]
             lines += holder_lines(self._holders() or (), style)
@@ -393,6 +400,10 @@ class Walker:
             return None
         words = cause.evidence[0].excerpt.strip() if cause.evidence else ""
         return f"the kubelet dies again, now of {cause.id}: {cause.summary} {words}".strip()
+
+
+def _stopped(step: RunbookStep) -> StepResult:
+    return StepResult(step.id, Outcome.INTERRUPTED, "interrupted before it began; nothing of it was done")
 
 
 def _held(verdict: Verdict, step: RunbookStep) -> str:

@@ -17,7 +17,7 @@ from gpufix.core.verdict import Health, Verdicts, VmHealth, judge
 from gpufix.core.workload import CONTAINER
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import Status
-from gpufix.session import Reading, Session, judge_snapshot, read_runbooks, read_signatures, require_both
+from gpufix.session import Reading, Session, judge_snapshot, read_signatures, require_both
 from gpufix.text import duration_s, safe
 from gpufix.walk import Outcome, StepResult, Walker
 from gpufix.world.interrupts import Interrupts
@@ -51,10 +51,10 @@ def require_one(reading: Reading) -> None:
         )
 
 
-def diagnosis_text(reading: Reading, style: Style, as_json: bool) -> str:
+def diagnosis_text(reading: Reading, books: Sequence[Runbook], style: Style, as_json: bool) -> str:
     """The diagnosis as it is printed: text lines, or one JSON object."""
     verdicts = judge(reading.facts, reading.diagnosis)
-    book = fitting(read_runbooks(), reading)
+    book = fitting(books, reading)
     if as_json:
         return json.dumps(diagnosis_as_data(reading.diagnosis, verdicts, book.id if book else None), indent=2)
     return "\n".join(diagnosis_lines(reading.diagnosis, verdicts, book.id if book else None, style))
@@ -81,10 +81,9 @@ class Ending:
     line: str
 
 
-def recover(session: Session, interrupts: Interrupts, preset: Mapping[str, str] | None = None) -> ExitStatus:
+def recover(session: Session, books: Sequence[Runbook]) -> ExitStatus:
     """Diagnose, ask, walk and judge. Raises GpufixError for what stops it before the first change."""
     ui = session.ui
-    books = read_runbooks()
     session.connect()
     ui.progress(f"reading {session.node}: the cluster and the host")
     reading = session.read()
@@ -97,7 +96,7 @@ def recover(session: Session, interrupts: Interrupts, preset: Mapping[str, str] 
         return _nothing_to_walk(session, reading, verdicts)
     ui.say(["", ui.style.paint(book.title, "bold"), *ui.style.wrap(book.summary, 2)])
     try:
-        answers = _ask_all(session, book.questions, preset or {})
+        answers = _ask_all(session, book.questions)
     except Interrupted:
         ui.say(["", "Interrupted. Nothing was changed."])
         return ExitStatus.INTERRUPTED
@@ -105,7 +104,10 @@ def recover(session: Session, interrupts: Interrupts, preset: Mapping[str, str] 
     world = World(reading.facts, answers, findings_of(reading.diagnosis))
     plan = build_plan(book, session.node, world)
     ui.say(["", *plan_lines(plan, ui.style)])
-    return _walk_all(session, interrupts, book, plan, reading, answers)
+    notice = "Stopping after this step, as asked. Once more kills it, and its state will not be known."
+    with Interrupts(lambda: ui.say(["", notice])) as interrupts:  # from the first gate on; before it, Ctrl-C just ends
+        session.runner.kill = lambda: interrupts.kill
+        return _walk_all(session, interrupts, book, plan, reading, answers)
 
 
 def _nothing_to_walk(session: Session, reading: Reading, verdicts: Verdicts) -> ExitStatus:
@@ -120,11 +122,9 @@ def _nothing_to_walk(session: Session, reading: Reading, verdicts: Verdicts) -> 
     return ExitStatus.DECLINED
 
 
-def _ask_all(session: Session, questions: Sequence[Question], preset: Mapping[str, str]) -> dict[str, str]:
-    answers = dict(preset)
+def _ask_all(session: Session, questions: Sequence[Question]) -> dict[str, str]:
+    answers: dict[str, str] = {}
     for question in questions:
-        if question.id in answers:
-            continue
         lines = ["", session.ui.style.paint(question.ask, "bold")]
         for choice in question.choices:
             lines += session.ui.style.wrap(f"{choice.value}: {choice.consequence}", 2, 4)

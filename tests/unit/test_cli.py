@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import select
-import subprocess
 import sys
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from gpufix import cli
@@ -100,29 +98,22 @@ def test_hostile_words_in_a_snapshot_do_not_reach_the_terminal(
     assert "\u202e" not in out
 
 
-def in_a_terminal(columns: int, *arguments: str) -> tuple[int, str]:
-    main, sub = pty.openpty()
-    import fcntl
-    import struct
-    import termios
-
-    fcntl.ioctl(sub, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+def in_a_terminal(columns: int, *arguments: str, at: str = "", press: str = "") -> tuple[int, str]:
+    """Run gpufix in a terminal; once ``at`` was shown, type ``press``. The exit status and all that was shown."""
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "KUBECONFIG")}
     environment |= {"TERM": "xterm", "HOME": "/nonexistent"}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "gpufix", *arguments], stdin=sub, stdout=sub, stderr=sub, env=environment
+    command = ["-m", "gpufix", *arguments]
+    child = pexpect.spawn(
+        sys.executable, command, env=environment, dimensions=(24, columns), encoding="utf-8", timeout=60
     )
-    os.close(sub)
-    seen = b""
-    while select.select([main], [], [], 60)[0]:
-        try:
-            data = os.read(main, 4096)
-        except OSError:
-            break
-        if not data:
-            break
-        seen += data
-    return child.wait(60), seen.decode()
+    seen = ""
+    if at:
+        child.expect_exact(at)
+        seen = child.before + at
+        child.send(press)
+    child.expect(pexpect.EOF)
+    child.close()
+    return int(child.exitstatus if child.exitstatus is not None else -1), seen + child.before
 
 
 def test_a_terminal_that_is_too_narrow_is_told_how_wide(tmp_path: Path) -> None:
@@ -135,3 +126,30 @@ def test_recover_without_a_kubeconfig_stops_before_anything_is_read() -> None:
     status, text = in_a_terminal(100, "recover", "omen2")
     assert status == 2
     assert "no kubeconfig at /nonexistent/.kube/config" in text
+
+
+def test_ctrl_c_at_the_password_ends_it_at_once() -> None:
+    status, text = in_a_terminal(100, "recover", "omen2", "--ask-become-pass", at="sudo password", press="\x03")
+    assert status == 130, text
+    assert "interrupted" in text
+
+
+@pytest.mark.parametrize("command", [("diagnose", "--snapshot", str(INCIDENT)), ("recover",)])
+def test_a_mistake_in_a_runbook_is_told_with_its_place_before_anything_is_read(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    source = ROOT / "runbooks" / "revive-kubelet-swap.yml"
+    (tmp_path / "mine.yml").write_text(source.read_text().replace("    timeout: 90", "    tmeout: 90"))
+    status, text = in_a_terminal(100, command[0], "omen2", *command[1:], "--runbooks", str(tmp_path))
+    assert status == 2
+    assert f"{tmp_path / 'mine.yml'}:" in text
+    assert "unknown key 'tmeout'" in text
+    assert "timeout" in text.split("unknown key", 1)[1]
+
+
+def test_runbooks_of_one_s_own_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["diagnose", "omen2", "--snapshot", str(INCIDENT), "--runbooks", str(tmp_path)]) == 2
+    assert "no runbook" in capsys.readouterr().err
+    (tmp_path / "x.yml").write_bytes(b"\xff")
+    assert cli.main(["diagnose", "omen2", "--snapshot", str(INCIDENT), "--runbooks", str(tmp_path)]) == 2
+    assert "not UTF-8" in capsys.readouterr().err
