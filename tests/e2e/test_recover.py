@@ -73,6 +73,10 @@ def test_the_incident_from_diagnosis_to_a_node_that_stays(
     assert after["verdicts"]["vms"]["status"] == "waiting"
     assert after["root_cause"]["id"] == "workload-label-wrong", "the worse of the two verdicts: the VMs still wait"
 
+    cluster.reboot()  # recovered means that it survives one
+    cluster.until(cluster.is_ready, "the node to come back by itself", 90)
+    assert cluster.inside("cat /proc/swaps").count("\n") == 1
+
     lines = journal(state)
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
     assert all(line["v"] == 1 for line in lines)

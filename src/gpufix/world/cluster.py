@@ -225,9 +225,14 @@ def _pods(cluster: Cluster, node: str) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+_VMI_EVENTS = "involvedObject.kind=VirtualMachineInstance"
+"""A group that is not viable is said only there (kubevirt issue 6718)."""
+
+
 def _events(cluster: Cluster, node: str) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for selector in (f"involvedObject.kind=Node,involvedObject.name={node}", "reason=FailedScheduling"):
+    selectors = (f"involvedObject.kind=Node,involvedObject.name={node}", "reason=FailedScheduling", _VMI_EVENTS)
+    for selector in selectors:
         for item in cluster.events(selector):
             found[str(item.get("metadata", {}).get("uid"))] = trim(item)
     return list(found.values())
