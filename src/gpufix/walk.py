@@ -19,17 +19,18 @@ from gpufix.core.conditions import Verdict, World, evaluate, findings_of, resolv
 from gpufix.core.fold import PlayResult, Trouble, explain
 from gpufix.core.invariants import Action, Consent
 from gpufix.core.plan import Decision, PlannedStep, may_skip, plan_step, target_of
-from gpufix.core.render.terminal import diff_lines, holder_lines, violation_lines
+from gpufix.core.render.terminal import violation_lines
 from gpufix.core.runbook import Runbook, RunbookStep
 from gpufix.core.undo import capture_undo
-from gpufix.core.workload import VM_PASSTHROUGH, WORKLOAD_LABEL
+from gpufix.core.workload import WORKLOAD_LABEL
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.model import GpuHolder, Status
+from gpufix.gate import Gate
+from gpufix.model import Status
 from gpufix.session import Reading, Session, Variables, unread_side
 from gpufix.text import duration_s, safe
 from gpufix.world.interrupts import Interrupts
 from gpufix.world.journal import Journal, JournalError
-from gpufix.world.prompts import Interrupted, Option
+from gpufix.world.prompts import Interrupted
 
 POLL_SECONDS = 1.0
 """Between two looks while a post-condition is awaited; each look itself takes about two seconds."""
@@ -141,17 +142,18 @@ class Walker:
             return self._preview_failed(step, preview)
         if self.interrupts.stop:
             return _stopped(step)
-        shown = self._show_preview(step, planned, preview)
-        choice = self._gate(step, planned, preview)
+        expected = {**_expected(preview), **self._expected_node(planned)}
+        gate = Gate(self.session, planned, preview, self._world(), may_skip(self.runbook, planned, self._world()))
+        shown = gate.show_preview()
+        choice = gate.ask(self._by_hand(step))
         if choice == "quit":
             return StepResult(step.id, Outcome.QUIT, "declined at its gate; nothing of it was done")
         if choice == "skip":
             return StepResult(step.id, Outcome.SKIPPED, "skipped at its gate")
         target = target_of(self.answers)
-        holders = frozenset(holder.pid for holder in self._holders() or ())
-        consent = Consent(step.id, target, holders if shown else None)
+        consent = Consent(step.id, target, gate.holder_pids if shown else None)
         self.journal.write(
-            "consent", step=step.id, by="prompt", destructive=planned.destructive, gpu_holders=sorted(holders)
+            "consent", step=step.id, by="prompt", destructive=planned.destructive, gpu_holders=sorted(gate.holder_pids)
         )
         # the gate may have stood open for hours: everything is read and judged once more, right before acting
         self.session.ui.progress("reading the node once more before acting")
@@ -170,7 +172,7 @@ class Walker:
             return _stopped(step)
         self.journal.write("intent", step=step.id, playbook=step.playbook, undo=undo, irreversible=step.irreversible)
         self._acted = True
-        done = self._run(step, expected={**_expected(preview), **self._expected_node(planned)})
+        done = self._run(step, expected=expected)
         self.journal.write(
             "applied",
             step=step.id,
@@ -217,87 +219,10 @@ class Walker:
         outcome = Outcome.UNREACHABLE if done.trouble in (Trouble.UNREACHABLE, Trouble.BECOME) else Outcome.FAILED
         return StepResult(step.id, outcome, f"{reason}{so_far}", changed=True)
 
-    # --- preview and gate --------------------------------------------------------------------------------------------
-
-    def _show_preview(self, step: RunbookStep, planned: PlannedStep, preview: PlayResult) -> bool:
-        """Show what would change. True when the list of GPU processes was among it.
-
-        They are shown where they may die: towards passthrough, and where a label goes under a vfio-manager that runs.
-        """
-        style, say = self.session.ui.style, self.session.ui.say
-        word = (
-            style.paint("changed", "cyan", "bold") if preview.changed else style.paint("undetermined", "yellow", "bold")
-        )
-        lines = [
-            f"  preview: {word}"
-            + ("" if preview.changed else " (the dry run shows no change, and the effect is not there yet)")
-        ]
-        for task in preview.tasks:
-            if task.changed:
-                lines += [f"  {safe(task.name)}", *diff_lines(task.diffs, style)]
-            warnings = task.result.get("warnings")
-            for warning in warnings if isinstance(warnings, list) else []:
-                lines += style.wrap(f"! {safe(str(warning))}", 2, 4)
-        managers = [c for c in self.latest.facts.containers.value or () if c.is_vfio_manager and c.running]
-        at_risk = target_of(self.answers) == VM_PASSTHROUGH or (Action.RELABEL in planned.actions and bool(managers))
-        shown = at_risk and self._holders() is not None
-        if shown:
-            lines += ["  These processes use the GPU and die if the card is taken from its driver:"]
-            lines += holder_lines(self._holders() or (), style)
-        say(lines)
-        return shown
-
-    def _holders(self) -> tuple[GpuHolder, ...] | None:
-        return self.latest.facts.gpu_holders.value
-
-    def _gate(self, step: RunbookStep, planned: PlannedStep, preview: PlayResult) -> str:
-        """apply | skip | quit, from a person. A destructive step wants the node's name typed."""
-        ui, style = self.session.ui, self.session.ui.style
-        if step.risk:
-            ui.say(style.wrap(f"Risk: {step.risk}", 2, 4))
-        if planned.destructive:
-            ui.say(style.wrap(style.paint("Destructive: applying asks for the node's name.", "yellow"), 2))
-        options = [Option("apply", f"apply {step.id}"), Option("details", "details")]
-        if may_skip(self.runbook, planned, self._world()):
-            options.append(Option("skip", "skip this step"))
-        options.append(Option("quit", "quit, leaving the rest undone"))
-        while True:
-            choice = ui.ask_choice(f"{step.id}:", options, "apply")
-            if choice == "details":
-                ui.say(self._details(step, preview))
-                continue
-            if choice != "apply" or not planned.destructive:
-                return choice
-            typed = ui.ask_text(f"Type the node's name to apply {step.id} (empty to go back):")
-            if typed == self.session.node:
-                return "apply"
-            if typed:
-                ui.say([f"  {safe(typed)!r} is not {self.session.node!r}; nothing was done"])
-
-    def _details(self, step: RunbookStep, preview: PlayResult) -> list[str]:
-        style = self.session.ui.style
-        lines = ["", *style.wrap(f"Awaited afterwards, within {step.timeout} s:", 2)]
-        for leaf in evaluate(step.done_when, self._world()).leaves():
-            if leaf.kind != "observation":
-                continue
-            why = f" ({leaf.because})" if leaf.because else ""
-            lines += style.wrap(f"- {safe(leaf.text)}{why}", 2, 2)
-        undo = capture_undo(plan_step(step, self._world()).actions, self.latest.facts)
-        if step.irreversible:
-            lines += style.wrap(f"No way back: {step.irreversible}", 2, 4)
-        elif undo:
-            lines += style.wrap(
-                f"Recorded for undoing it: {safe('; '.join(f'{key}: {value}' for key, value in undo.items()))}", 2, 4
-            )
-        lines += style.wrap("Tasks of the dry run:", 2)
-        for task in preview.tasks:
-            state = "skipped" if task.skipped else "would change" if task.changed else "ok"
-            lines += style.wrap(
-                f"- {safe(task.name)}: {state}" + (f": {safe(task.message)}" if task.message else ""), 2, 2
-            )
-        return [*lines, "  By hand:", *style.wrap(self._by_hand(step), 4, 2)]
+    # --- running and waiting -----------------------------------------------------------------------------------------
 
     def _by_hand(self, step: RunbookStep) -> str:
+        """The command that shows the same dry run without gpufix."""
         command = ["ansible-playbook"]
         for inventory in self.session.access.inventory:
             command += ["-i", inventory]
@@ -305,8 +230,6 @@ class Walker:
         for name, value in self._variables(step).items():
             command += ["-e", f"{name}={value}"]
         return shlex.join([*command, "--check", "--diff"])
-
-    # --- running and waiting -----------------------------------------------------------------------------------------
 
     def _variables(self, step: RunbookStep) -> dict[str, str | int | bool]:
         variables: dict[str, str | int | bool] = {"gpufix_host": self.session.host, "gpufix_node": self.session.node}
@@ -327,7 +250,7 @@ class Walker:
         return self.session.run(step.playbook, self._host(step), variables, check=check)
 
     def _expected_node(self, planned: PlannedStep) -> dict[str, str | int | bool]:
-        """What the gate showed of the node, for a relabel: the playbook refuses when it is another one by now."""
+        """What the gate shows of the node, for a relabel: the playbook refuses when it is another one by then."""
         node = self.latest.facts.node.value
         if Action.RELABEL not in planned.actions or node is None:
             return {}

@@ -197,13 +197,15 @@ def test_passthrough_starts_beside_a_running_container_only_while_its_pod_is_wan
     assert start(with_facts(KEPT, pods="timed out")) == [("O5", "pods")]
 
 
-def test_relabelling_a_dead_node_needs_no_list_and_a_living_one_does() -> None:
+def test_relabelling_a_dead_node_is_free_and_under_a_living_kubelet_it_needs_an_idle_card() -> None:
     assert against(Action.RELABEL, World()) == ()
     living = World(kubelet="active", swap=False)
     (violation,) = against(Action.RELABEL, living)
     assert (violation.rule, violation.needs) == ("O1", "gpu_holders")
     assert "preStop" in violation.reason
-    assert against(Action.RELABEL, living, shown=frozenset({1})) == ()
+    assert "systemctl stop kubelet" in violation.hint
+    assert against(Action.RELABEL, living, shown=frozenset({1})) == (violation,), "no consent buys that"
+    assert against(Action.RELABEL, living._replace(jobs=frozenset())) == (), "nothing to lose"
     assert against(Action.RELABEL, living._replace(container=False)) == ()
     assert rules_of(against(Action.RELABEL, with_facts(World(), containers="no crictl"))) == [("O5", "containers")]
     assert rules_of(against(Action.RELABEL, with_facts(World(), unit="ssh failed"))) == [("O5", "unit")]

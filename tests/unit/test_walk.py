@@ -227,6 +227,26 @@ def test_the_world_moving_while_the_gate_stands_open_is_seen(tmp_path: Path) -> 
     assert "restart-kubelet" not in session.applied
 
 
+def test_a_relabel_is_bound_to_the_label_that_its_gate_showed(tmp_path: Path) -> None:
+    """Somebody relabels while the gate stands open: the playbook is told what was shown, and refuses."""
+    session = ModelSession(World(), Ui(apply_all), calm, whole)
+    seen: list[Mapping[str, Any]] = []
+    real_run = session.run
+
+    def run(playbook: str, host: str, variables: Mapping[str, Any], *, check: bool = False) -> PlayResult:
+        seen.append(variables)
+        return real_run(playbook, host, variables, check=check)
+
+    def choose(message: str, options: Sequence[str]) -> str:
+        session.world = session.world._replace(label="nonsense")
+        return "apply"
+
+    session.run = run  # type: ignore[method-assign]
+    session.ui.choose = choose
+    go(session, tmp_path)
+    assert seen[1]["gpufix_expect_workload_config"] == "vm-passthrough"
+
+
 def test_a_new_gpu_process_while_the_gate_stands_open_blocks_passthrough(tmp_path: Path) -> None:
     session = ModelSession(World(), Ui(apply_all), calm, whole)
 

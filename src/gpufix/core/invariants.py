@@ -186,7 +186,7 @@ def _judge_card(proposal: Proposal, facts: Facts, phase: Phase) -> Iterator[Viol
     if actions & _REVIVES:
         yield from _no_unbind_at_start(proposal, facts)
     if Action.RELABEL in actions and towards_container:
-        yield from _no_unbind_by_relabel(proposal, facts, phase)
+        yield from _no_unbind_by_relabel(facts)
 
 
 def _no_bind_ahead(facts: Facts) -> Iterator[Violation]:
@@ -241,7 +241,7 @@ def _no_unbind_at_start(proposal: Proposal, facts: Facts) -> Iterator[Violation]
     yield Violation("O1", reason, "Do the step stop-vfio-manager first.", "containers", facts.containers.evidence)
 
 
-def _no_unbind_by_relabel(proposal: Proposal, facts: Facts, phase: Phase) -> Iterator[Violation]:
+def _no_unbind_by_relabel(facts: Facts) -> Iterator[Violation]:
     """A living kubelet stops vfio-manager as soon as its label goes, and runs the preStop (measured: always)."""
     if facts.node.value is None or workload.vfio_manager_label(facts.node.value) is None:
         return
@@ -255,8 +255,15 @@ def _no_unbind_by_relabel(proposal: Proposal, facts: Facts, phase: Phase) -> Ite
     if not facts.unit.known:
         yield _unknown("unit", facts.unit.unknown)
     elif _kubelet_may_act(facts):
-        why = "the kubelet lives and would run vfio-manager's preStop, which unbinds the GPU"
-        yield from _holders_agreed(proposal, facts, phase, why)
+        holders = facts.gpu_holders
+        if holders.value is None:
+            yield _unknown("gpu_holders", holders.unknown)
+        elif holders.value:
+            names = ", ".join(f"{holder.pid} ({holder.command})" for holder in holders.value)
+            reason = "the kubelet lives, or may any moment: it would run vfio-manager's preStop, which unbinds the GPU "
+            reason += f"from {names}"
+            hint = "Hold the kubelet first (systemctl stop kubelet on the node), then run this again."
+            yield Violation("O1", reason, hint, "gpu_holders", holders.evidence)
 
 
 def _vfio_managers(facts: Facts) -> tuple[tuple[HostContainer, ...], Violation | None]:
