@@ -538,7 +538,14 @@ class RealNode:
         self._processes.end("kube-apiserver")
 
     def api_up(self) -> None:
+        """Start the API server where it does not run, and with it the controllers anew.
+
+        A controller that lived through the outage waits up to a minute before it lists again (the back-off of
+        client-go's reflector), and nothing that a test waits for happens until then.
+        """
         if not self._processes.is_alive("kube-apiserver"):
+            self._processes.end("kube-controller-manager")
+            self._processes.end("kube-scheduler")
             self._start_api_server()
         self._wait_for_api()
         self._start_controllers()
@@ -644,7 +651,12 @@ class RealNode:
         self.inside("ctr -n k8s.io images import /var/tmp/standin.tar && rm /var/tmp/standin.tar", timeout=120)
 
     def _wait_for_api(self) -> None:
-        self.until(lambda: self.kubectl("get", "--raw=/readyz", timeout=5), "the API server", 60)
+        def ready() -> bool:
+            if not self._processes.is_alive("kube-apiserver"):
+                self._start_api_server()  # one that found its port still taken, or died with etcd
+            return bool(self.kubectl("get", "--raw=/readyz", timeout=5))
+
+        self.until(ready, "the API server", 60)
 
     def _wait_for_boot(self) -> None:
         def booted() -> bool:
