@@ -106,7 +106,7 @@ def test_ctrl_c_at_a_gate_changes_nothing(cluster: RealNode, wizard: Callable[..
     run.child.sendintr()
     assert run.end() == 130, run.text
     assert "Nothing was changed" in run.text
-    assert cluster.is_refused_for_swap()
+    cluster.stays_refused()
 
 
 def test_ctrl_c_twice_kills_the_step_and_says_that_its_state_is_unknown(

@@ -43,7 +43,7 @@ def test_a_playbook_alone(incident: RealNode, name: str, shown: str) -> None:
     assert incident.read("/etc/fstab") == FSTAB_INCIDENT
     assert incident.labels()[WORKLOAD_CONFIG] == "vm-passthrough"
     assert incident.containers("nvidia-vfio-manager")
-    assert incident.is_refused_for_swap()
+    incident.stays_refused()
 
 
 def test_the_restart_alone_refuses_while_the_label_is_wrong(incident: RealNode) -> None:

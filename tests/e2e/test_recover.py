@@ -119,7 +119,7 @@ def test_quitting_at_each_gate_leaves_the_rest_undone(cluster: RealNode, wizard:
     assert run.end() == 3
     assert cluster.containers("nvidia-vfio-manager") == []
     assert cluster.read("/etc/fstab") == FSTAB_INCIDENT
-    assert cluster.is_refused_for_swap()
+    cluster.stays_refused()
 
     run = wizard()
     run.answer(WHO)

@@ -253,6 +253,10 @@ class RealNode:
         journal = self.inside(f"journalctl _SYSTEMD_INVOCATION_ID={invocation} -o cat --no-pager")
         return self.unit_state() == "activating/auto-restart" and "running with swap on is not supported" in journal
 
+    def stays_refused(self) -> None:
+        """See that the crash loop goes on. One look may fall into the moment of a start, so it is looked again."""
+        self.until(self.is_refused_for_swap, "the kubelet to be refused for swap, as before", 15)
+
     def is_healthy(self, mode: Mode) -> bool:
         """The one definition of healthy: labels, Ready, no taint, operands, allocatable, all read now."""
         node = self.node()
