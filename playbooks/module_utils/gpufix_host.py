@@ -15,7 +15,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 READ_TIMEOUT = 10.0
-_MORE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/var/lib/rancher/rke2/bin:/snap/bin"
+_FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/var/lib/rancher/rke2/bin:/snap/bin"
 
 
 class Done(NamedTuple):
@@ -62,11 +62,16 @@ class Host:
         return os.path.exists(self.path(path))
 
     def environment(self) -> Dict[str, str]:
-        """The tools' environment: English words, and on a real host the folders that a bare SSH session lacks."""
+        """The tools' environment: English words, and on a real host the folders that a bare SSH session lacks.
+
+        A practice host has the tools below its own root and no others: this machine's are never run for it.
+        """
         environment = dict(os.environ, LC_ALL="C", LANG="C", SYSTEMD_PAGER="", SYSTEMD_COLORS="0")
         if os.path.realpath(self.root) == "/":
             path = environment.get("PATH", "")
-            environment["PATH"] = path + ":" + _MORE_PATH if path else _MORE_PATH
+            environment["PATH"] = path + ":" + _FOLDERS if path else _FOLDERS
+        else:
+            environment["PATH"] = ":".join(self.path(folder) for folder in _FOLDERS.split(":"))
         return environment
 
     def run(self, command: Sequence[str], timeout: Optional[float] = None) -> Done:

@@ -67,7 +67,40 @@ def build_parser() -> argparse.ArgumentParser:
     _node(capture)
     _access(capture)
     capture.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="a new folder")
+    _lab(commands.add_parser("lab", help="practise on a small model of the incident: no cluster, no root, no network"))
     return parser
+
+
+def _lab(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="lab_command", metavar="COMMAND", required=True, parser_class=_Parser)
+    recover = commands.add_parser("recover", help="start the lab, walk its node back to life, stop it")
+    recover.add_argument("node", metavar="NODE", nargs="?", help="default: the scenario's node")
+    up = commands.add_parser("up", help="start a lab that stays")
+    serve = commands.add_parser("serve", help="be that lab, in the foreground")
+    for command in (recover, up, serve):
+        command.add_argument(
+            "--scenario", metavar="NAME", help="see gpufix lab list, or a file of your own (default: incident)"
+        )
+        command.add_argument(
+            "--pace", type=_pace, default=10.0, help="how many times as fast the lab's delays pass (default: 10)"
+        )
+    commands.add_parser("list", help="the scenarios")
+    down = commands.add_parser("down", help="end the lab")
+    status = commands.add_parser("status", help="say whether a lab is up and how its node does")
+    shell = commands.add_parser("shell", help="a shell on the lab's node")
+    shell.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help="run this instead of a shell")
+    for command in (recover, up, serve, down, status, shell):
+        command.add_argument("--dir", type=Path, help="the lab's folder (default: gpufix/lab below XDG_STATE_HOME)")
+
+
+def _pace(text: str) -> float:
+    try:
+        pace = float(text)
+    except ValueError:
+        pace = 0.0
+    if not 0.1 <= pace <= 100:
+        raise argparse.ArgumentTypeError("a number from 0.1 to 100")
+    return pace
 
 
 def _node(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +149,9 @@ def _complain(error: GpufixError) -> None:
         sys.stderr.write(f"  {safe(error.hint, limit=600)}\n")
 
 
-def _run(arguments: argparse.Namespace) -> ExitStatus:
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "lab":
+        return _run_lab(arguments)
     _check_node_name(arguments.node)
     if arguments.host is not None:
         _check_host_name(arguments.host)
@@ -135,6 +170,60 @@ def _run(arguments: argparse.Namespace) -> ExitStatus:
     books = read_runbooks(arguments.runbooks)
     print(workflow.diagnosis_text(reading, books, style_for(sys.stdout), arguments.output == "json"))
     return ExitStatus.DECLINED if arguments.exit_code and workflow.sick(reading) else ExitStatus.OK
+
+
+def _run_lab(arguments: argparse.Namespace) -> int:
+    from gpufix.lab import commands as lab  # a fifth of a second that the other commands need not wait for
+
+    if arguments.lab_command == "list":
+        print("\n".join(lab.list_lines()))
+        return ExitStatus.OK
+    folder = (arguments.dir or lab.default_folder()).expanduser().resolve()
+    if arguments.lab_command == "recover":
+        return _recover_in_lab(arguments, folder)
+    if arguments.lab_command == "shell":
+        return lab.shell(folder, arguments.words)
+    if arguments.lab_command == "serve":
+        lab.serve(folder, lab.find_scenario(arguments.scenario or "incident"), arguments.pace)
+    elif arguments.lab_command == "up":
+        print("\n".join(lab.up(folder, lab.find_scenario(arguments.scenario or "incident"), arguments.pace)))
+    else:
+        print("\n".join(lab.down(folder) if arguments.lab_command == "down" else lab.status_lines(folder)))
+    return ExitStatus.OK
+
+
+def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
+    """The same walk as ``gpufix recover``, on a lab that lives as long as it, or on the one that is up."""
+    from gpufix.lab import commands as lab
+    from gpufix.lab.server import environment
+
+    prompts.check_terminal(
+        "run it in a terminal; without one, gpufix lab up and gpufix lab shell COMMAND drive the lab"
+    )
+    ui = TerminalUi()
+    if lab.is_up(folder):
+        if arguments.scenario:
+            raise GpufixError(
+                f"a practice lab is up in {folder} already",
+                "gpufix lab down ends it; without --scenario, gpufix lab recover walks the one that is up",
+            )
+        node = arguments.node or lab.require_up(folder)
+        _check_node_name(node)
+        os.environ.update(environment(folder, node))
+        return workflow.recover(_lab_session(node, ui), read_runbooks())
+    scenario = lab.find_scenario(arguments.scenario or "incident")
+    node = arguments.node or scenario.node
+    _check_node_name(node)
+    with lab.running(folder, scenario, arguments.pace) as practice:
+        title = f"Practice lab, scenario {scenario.id}: {scenario.title}"
+        ui.say([*ui.style.wrap(ui.style.paint(title, "bold")), "", *ui.style.wrap(scenario.summary, 2), ""])
+        status = workflow.recover(_lab_session(node, ui), read_runbooks())
+        ui.say(lab.epilogue(practice))
+    return status
+
+
+def _lab_session(node: str, ui: TerminalUi) -> Session:
+    return Session(node, node, Access(), ClusterAccess(), ui)
 
 
 def _read(arguments: argparse.Namespace) -> Reading:

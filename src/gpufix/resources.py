@@ -55,6 +55,16 @@ def read_text(name: str) -> str:
     return (_PACKAGE / "data" / name).read_text(encoding="utf-8")
 
 
+def scenario_paths() -> list[Path]:
+    """The scenarios of the practice lab."""
+    return sorted((_PACKAGE / "data" / "scenarios").glob("*.yml"))
+
+
+def scenario_schema() -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads(read_text("scenario.schema.json"))
+    return schema
+
+
 def runbook_schema() -> dict[str, Any]:
     schema: dict[str, Any] = json.loads(read_text("runbook.schema.json"))
     return schema

@@ -32,9 +32,9 @@ if str(PLAYBOOKS / "library") not in sys.path:
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
-    root, tools = tmp_path / "root", tmp_path / "bin"
-    root.mkdir()
-    tools.mkdir()
+    root = tmp_path / "root"
+    tools = root / "usr" / "bin"
+    tools.mkdir(parents=True)
     program = f"#!{sys.executable} -SEI\n" + STANDIN.read_text()
     for tool in TOOLS:
         (tools / tool).write_text(program)

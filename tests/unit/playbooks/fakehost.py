@@ -99,4 +99,4 @@ class FakeHost:
         (self.bin / tool).unlink()
 
     def environment(self) -> dict[str, str]:
-        return {"PATH": f"{self.bin}:/usr/bin:/bin", "STANDIN_ROOT": str(self.root)}
+        return {"STANDIN_ROOT": str(self.root)}

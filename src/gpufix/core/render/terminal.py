@@ -158,12 +158,20 @@ def _vm_lines(vm: AffectedVm, diagnosis: Diagnosis, style: Style) -> list[str]:
             False: "no other node can serve it",
             None: "it is not known whether another node could serve it",
         }
-        others = "; ".join(f"{other.name}: {other.reason}" for other in vm.other_nodes[:8])
-        more = f"; and {len(vm.other_nodes) - 8} more" if len(vm.other_nodes) > 8 else ""
+        alike: dict[str, list[str]] = {}
+        for other in vm.other_nodes:
+            alike.setdefault(other.reason, []).append(other.name)
+        groups = [f"{_names(names)}: {reason}" for reason, names in alike.items()]
+        others = "; ".join(groups[:8])
+        more = f"; and {len(groups) - 8} more reasons" if len(groups) > 8 else ""
         lines += style.wrap(safe(f"{verdict[vm.servable_elsewhere]}: {others}{more}"), 6)
     else:
         lines += style.wrap("there is no other node in this cluster", 6)
     return lines
+
+
+def _names(names: list[str], most: int = 7) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def verdict_lines(verdicts: Verdicts, style: Style) -> list[str]:

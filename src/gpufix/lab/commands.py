@@ -1,0 +1,276 @@
+"""What ``gpufix lab`` does besides the walk itself: up, down, status, list, shell. Raises GpufixError for bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpufix import resources
+from gpufix.errors import ExitStatus, GpufixError
+from gpufix.lab.scenario import JOB, Scenario, job_state, load_scenario
+from gpufix.lab.server import Lab, environment, only_one, read_mark, tools_folder
+from gpufix.lab.tools import TOOLS
+from gpufix.text import did_you_mean
+
+_PATIENCE = 30.0
+"""Seconds in which a lab must be up, or down."""
+
+
+def default_folder() -> Path:
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "gpufix" / "lab"
+
+
+def scenarios() -> list[Scenario]:
+    return [_load(path) for path in resources.scenario_paths()]
+
+
+def find_scenario(name: str) -> Scenario:
+    """By its id, or from a file of one's own (a path that ends in .yml or .yaml)."""
+    if name.endswith((".yml", ".yaml")):
+        return _load(Path(name))
+    known = {path.stem: path for path in resources.scenario_paths()}
+    if name not in known:
+        raise GpufixError(f"no scenario {name!r}", did_you_mean(name, list(known)) + " gpufix lab list shows them all.")
+    return _load(known[name])
+
+
+def _load(path: Path) -> Scenario:
+    return load_scenario(resources.read_file(path), str(path), resources.scenario_schema())
+
+
+def list_lines() -> list[str]:
+    width = max(len(one.id) for one in scenarios())
+    return [f"{one.id:<{width}}  {one.title}" for one in scenarios()]
+
+
+# --- in this process -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def running(folder: Path, scenario: Scenario, pace: float) -> Iterator[Lab]:
+    """A lab that lives as long as this block, and this process's environment pointed at it."""
+    with only_one(folder), Lab(folder, scenario, pace) as lab:
+        before = dict(os.environ)
+        os.environ.update(environment(lab.folder, lab.node))
+        try:
+            yield lab
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def serve(folder: Path, scenario: Scenario, pace: float) -> None:
+    """Be the lab until SIGTERM or SIGINT."""
+    signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    with only_one(folder), Lab(folder, scenario, pace):
+        signal.sigwait(signals)
+
+
+def epilogue(lab: Lab) -> list[str]:
+    """What became of the job, and what a real recovery needs next."""
+    with lab.held():
+        machine = lab.world.machines[lab.node]
+        job, calls, driver = (
+            job_state(machine),
+            list(machine.calls),
+            ", ".join(card.driver or "none" for card in machine.gpus),
+        )
+    lines = [""]
+    if job == "alive":
+        lines.append(f"The CUDA job on the card ({JOB}) is alive; the card is on {driver}.")
+    elif job == "dead":
+        lines.append(f"The CUDA job on the card ({JOB}) is dead: vfio-manager took the card ({', '.join(calls)}).")
+    lines += [
+        "This was the practice lab: nothing outside its folder was touched. On a real node you need",
+        "  - a kubeconfig that may get and list nodes, pods, events, VMs and the ClusterPolicy, and patch nodes",
+        "  - an Ansible inventory with the node, and sudo there: cp inventory.example inventory, then put your node in",
+        f"  - a look first, which changes nothing: gpufix diagnose {lab.node} -i inventory",
+        f"  - and the walk: gpufix recover {lab.node} -i inventory",
+        "Other scenarios: gpufix lab list. By hand: gpufix lab up, gpufix lab shell.",
+    ]
+    return lines
+
+
+# --- as a process of its own -----------------------------------------------------------------------------------------
+
+
+def up(folder: Path, scenario: Scenario, pace: float) -> list[str]:
+    """Start a lab that stays, and wait until it answers."""
+    with only_one(folder):
+        pass
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    log = folder.parent / f".{folder.name}.log"
+    file = scenario.file if scenario.file.endswith((".yml", ".yaml")) else scenario.id
+    command = [
+        sys.executable,
+        "-m",
+        "gpufix",
+        "lab",
+        "serve",
+        "--dir",
+        str(folder),
+        "--scenario",
+        file,
+        "--pace",
+        f"{pace:g}",
+    ]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    deadline = time.monotonic() + _PATIENCE
+    while not is_up(folder) or read_mark(folder).get("pid") != process.pid:
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            told = " ".join(log.read_text(encoding="utf-8", errors="replace").split())[:300]
+            raise GpufixError(
+                f"the practice lab did not start: {told or 'it said nothing'}", f"see {log}", ExitStatus.INTERNAL
+            )
+        time.sleep(0.05)
+    return [f"The practice lab is up: scenario {scenario.id}, node {scenario.node}.", *_ways_in(folder, scenario.node)]
+
+
+def _ways_in(folder: Path, node: str) -> list[str]:
+    extra = "" if folder == default_folder() else f" --dir {shlex.quote(str(folder))}"
+    return [
+        f"  gpufix lab shell{extra}    a shell on {node}, with kubectl and gpufix pointed at the lab",
+        f"  gpufix lab recover{extra}  the walk",
+        f"  gpufix lab down{extra}     ends it",
+    ]
+
+
+def down(folder: Path) -> list[str]:
+    """End a lab that stays. One that is not up is no error."""
+    pid = read_mark(folder).get("pid")
+    if not is_up(folder) or not isinstance(pid, int):
+        return [f"No practice lab is up in {folder}."]
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + _PATIENCE
+    while read_mark(folder).get("pid") == pid and _alive(pid):
+        if time.monotonic() > deadline:
+            raise GpufixError(f"the practice lab (process {pid}) does not end", f"kill {pid}", ExitStatus.INTERNAL)
+        time.sleep(0.05)
+    return ["The practice lab is down."]
+
+
+def is_up(folder: Path) -> bool:
+    """A lab of its own process answers. Its mark alone may be a dead one's, so it is asked."""
+    mark = read_mark(folder)
+    try:
+        token = (folder / "token").read_text(encoding="utf-8")
+        request = urllib.request.Request(f"{mark['url']}/readyz", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def require_up(folder: Path) -> str:
+    """The node that the lab in ``folder`` is about. Raises GpufixError (status 2) where none is up."""
+    if not is_up(folder):
+        raise GpufixError(f"no practice lab is up in {folder}", "gpufix lab up starts one")
+    return str(read_mark(folder)["node"])
+
+
+def status_lines(folder: Path) -> list[str]:
+    """What the lab is and how its node does, asked of the lab as anybody would."""
+    if not is_up(folder):
+        return [f"No practice lab is up in {folder}."]
+    mark = read_mark(folder)
+    node, name = str(mark["node"]), str(mark["scenario"])
+    labels = json.loads(_get(folder, f"/api/v1/nodes/{node}"))
+    ready = next((one["status"] for one in labels["status"]["conditions"] if one["type"] == "Ready"), "?")
+    unit = _run(folder, node, ["systemctl", "is-active", "kubelet"]).strip()
+    job = _run(folder, node, ["systemctl", "is-active", JOB]).strip()
+    swap = _run(folder, node, ["swapon", "--show", "--noheadings"]).split()
+    vms = json.loads(_get(folder, "/apis/kubevirt.io/v1/virtualmachines"))["items"]
+    unknown = folder / "unknown.log"
+    return [
+        f"scenario   {name}, up as process {mark['pid']} at {mark['url']}",
+        f"node       {node}: Ready={ready}, kubelet {unit}, swap {'on' if swap else 'off'}",
+        f"label      {labels['metadata']['labels'].get('nvidia.com/gpu.workload.config', '(none)')}",
+        f"CUDA job   {job if job != 'inactive' else 'none'}",
+        *(f"VM         {vm['metadata']['name']}: {vm['status']['printableStatus']}" for vm in vms),
+        *([f"not modelled, and asked for: see {unknown}"] if unknown.exists() else []),
+        f"folder     {folder}",
+    ]
+
+
+def _get(folder: Path, path: str, body: bytes | None = None) -> str:
+    token = (folder / "token").read_text(encoding="utf-8")
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{read_mark(folder)['url']}{path}", data=body, headers=headers)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return str(answer.read().decode("utf-8"))
+
+
+def _run(folder: Path, node: str, argv: list[str]) -> str:
+    body = json.dumps({"node": node, "argv": argv}).encode()
+    return str(json.loads(_get(folder, "/lab/v1/tool", body))["out"])
+
+
+# --- a shell ---------------------------------------------------------------------------------------------------------
+
+
+def shell_environment(folder: Path, node: str) -> dict[str, str]:
+    """This process's environment, with the stand-ins first on PATH, then gpufix's and Ansible's programs."""
+    path = [str(tools_folder(folder, node)), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    playbooks = str(resources.playbook_path("read-node.yml").parent)
+    return {**os.environ, **environment(folder, node), "PATH": os.pathsep.join(path), "PLAYBOOKS": playbooks}
+
+
+def banner(node: str, scenario: Scenario | None) -> list[str]:
+    tries = [f"  {line}" for line in scenario.tries] if scenario and scenario.tries else []
+    return [
+        f"A shell on {node} of the practice lab. Some of its tools are stand-ins that act on the lab:",
+        f"  {' '.join(sorted(TOOLS))}",
+        "Every other command is this machine's own.",
+        "The node's files lie here, below this folder: etc/fstab is the node's, /etc/fstab is this machine's.",
+        "kubectl (if you have it), gpufix and ansible-playbook reach the lab: gpufix diagnose " + node,
+        f"  ansible-playbook $PLAYBOOKS/relabel-node.yml -e gpufix_node={node} -e gpufix_workload_config=container",
+        *(["Try:", *tries] if tries else []),
+        "exit leaves the shell; the lab stays up until gpufix lab down.",
+    ]
+
+
+def shell(folder: Path, command: Sequence[str]) -> int:
+    """Run a shell, or one command, on the lab's node. Returns its exit status."""
+    node = require_up(folder)
+    variables, root = shell_environment(folder, node), folder / "nodes" / node
+    if command:
+        done = subprocess.run(
+            ["/bin/sh", "-c", shlex.join(command) if len(command) > 1 else command[0]],
+            cwd=root,
+            env=variables,
+            check=False,
+        )
+        return done.returncode
+    try:
+        known = find_scenario(str(read_mark(folder)["scenario"]))
+    except GpufixError:
+        known = None  # one of the operator's own files
+    print("\n".join(banner(node, known)))
+    # no start-up files: they may put this machine's own folders first on PATH again
+    variables.update(PS1=f"[lab {node} \\w]# ", PROMPT_DIRTRIM="2")
+    program = ["/bin/bash", "--norc", "--noprofile", "-i"] if Path("/bin/bash").exists() else ["/bin/sh", "-i"]
+    variables.pop("ENV", None)
+    return subprocess.run(program, cwd=root, env=variables, check=False).returncode
