@@ -189,9 +189,16 @@ def _unread(facts: Facts) -> dict[str, str]:
     return found
 
 
+def _card_warnings(situation: Situation) -> list[str]:
+    """What the kernel says has been done to the card since this boot."""
+    log = situation.facts.kernel_log.value or ()
+    hit = situation.signatures.match("kernel", log, log, frozenset(), "gpu-taken-in-use")
+    return [f"{hit.signature.says} ({hit.line.source}: {hit.line.excerpt.strip()})"] if hit else []
+
+
 def _warnings(situation: Situation, vms: VmState, affected: tuple[AffectedVm, ...], root: str) -> list[str]:
     node = situation.node
-    found = [*swap_warnings(situation, root), *unit_warnings(situation)]
+    found = [*swap_warnings(situation, root), *unit_warnings(situation), *_card_warnings(situation)]
     if node is None:
         return found
     if node.unschedulable and root != "node-cordoned":

@@ -14,9 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Protocol
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from gpufix.lab.patches import (
     NotModelled,
@@ -73,10 +74,9 @@ _LIST_PARAMETERS = _GET_PARAMETERS | {
 }
 _WRITE_PARAMETERS = frozenset({"pretty", "dryRun", "fieldManager", "fieldValidation"})
 _DELETE_PARAMETERS = frozenset({"pretty", "dryRun", "gracePeriodSeconds", "propagationPolicy"})
-_DELETE_OPTIONS = frozenset(
-    {"kind", "apiVersion", "dryRun", "gracePeriodSeconds", "propagationPolicy", "preconditions"}
-)
+_DELETE_OPTIONS = (_DELETE_PARAMETERS - {"pretty"}) | {"kind", "apiVersion", "preconditions"}
 
+_USER = "lab"
 _LOST = "the server could not find the requested resource"
 
 
@@ -108,7 +108,7 @@ class Request(NamedTuple):
 
     method: str
     target: str
-    headers: Mapping[str, str]
+    headers: Message
     body: bytes = b""
 
     @property
@@ -156,7 +156,11 @@ class Target(NamedTuple):
 
 
 class LabApi:
-    """Serves ``backend`` at ``url`` from ``start`` to ``stop``. ``unknown`` holds what was answered with 501 or 500."""
+    """Serves ``backend`` at ``url`` from ``start`` to ``stop``. ``unknown`` holds what was answered with 501 or 500.
+
+    ``kubeconfig_url`` carries the token as a password: kubectl sends no bearer token where there is no TLS, but what
+    stands in the URL it does send, as Basic authorization. That is accepted too.
+    """
 
     def __init__(self, backend: Backend, token: str, port: int = 0) -> None:
         self.unknown: list[str] = []
@@ -164,13 +168,16 @@ class LabApi:
         self._stopping = threading.Event()
         self._server = _Server(("127.0.0.1", port), self, backend, token, self._stopping)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.kubeconfig_url = f"http://{_USER}:{quote(token, safe='')}@127.0.0.1:{self._server.server_port}"
 
     def start(self) -> None:
         """Serve, in daemon threads."""
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="lab-api", daemon=True).start()
 
     def stop(self) -> None:
-        """End the watches, close the connections and the port. Only after ``start``."""
+        """End the watches, close the connections and the port. Only after ``start``; a second time does nothing."""
+        if self._stopping.is_set():
+            return
         self._stopping.set()
         with self._backend.changed:
             self._backend.changed.notify_all()
@@ -362,13 +369,13 @@ class _Answers:
         patch = request.json()
         if not isinstance(patch, dict):
             raise bad_request("the patch must be a JSON object")
-        dry = _dry_run(request.query)
+        dry = _dry_run(request)
         before = self._find(target)
         return Reply(200, self._write(plural, before, patched(plural, before, patch, strategic), dry))
 
     def _update(self, request: Request, target: Target) -> Reply:
         request.allow(_WRITE_PARAMETERS)
-        sent, dry = self._sent(request), _dry_run(request.query)
+        sent, dry = self._sent(request), _dry_run(request)
         before = self._store.get(target.kind.plural, target.name, target.namespace)
         subject = Subject(target.kind, target.name)
         if before is None:  # a Lease may be created by an update
@@ -380,7 +387,7 @@ class _Answers:
 
     def _create(self, request: Request, target: Target) -> Reply:
         request.allow(_WRITE_PARAMETERS)
-        sent, dry = self._sent(request), _dry_run(request.query)
+        sent, dry = self._sent(request), _dry_run(request)
         name = sent["metadata"].get("name")
         if not name and sent["metadata"].get("generateName"):
             raise NotModelled("generateName")
@@ -403,7 +410,7 @@ class _Answers:
         grace = request.query.get("gracePeriodSeconds", options.get("gracePeriodSeconds"))
         if grace is not None and str(grace) == "0":
             raise NotModelled("gracePeriodSeconds=0 (a deletion by force)")
-        dry = _dry_run(request.query) or _dry_run({"dryRun": value for value in options.get("dryRun") or ()})
+        dry = _dry_run(request, options.get("dryRun") or ())
         before = self._find(target)
         subject = Subject(target.kind, target.name)
         check_versions(subject, before, {"metadata": options.get("preconditions") or {}})
@@ -422,8 +429,8 @@ class _Answers:
         return self._store.get("pods", target.name, target.namespace) or before
 
     def _sent(self, request: Request) -> Object:
-        if request.media_type != "application/json":
-            raise NotModelled(f"a body of type {request.media_type or 'unknown'}")
+        if request.media_type not in ("application/json", ""):  # the Python client names none
+            raise NotModelled(f"a body of type {request.media_type}")
         return shaped(request.json())
 
     def _add(self, subject: Subject, sent: Object, namespace: str, dry: bool) -> Object:
@@ -580,12 +587,13 @@ def _number(query: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _dry_run(query: Mapping[str, str]) -> bool:
-    if "dryRun" not in query:
-        return False
-    if query["dryRun"] != "All":
-        raise bad_request(f'dryRun: Unsupported value: "{query["dryRun"]}": supported values: "All"')
-    return True
+def _dry_run(request: Request, also: Iterable[str] = ()) -> bool:
+    """Whether the query, or the dryRun of DeleteOptions, asks for a dry run. Refuses any but "All"."""
+    asked = [*also, *(value for name, value in request.query.items() if name == "dryRun")]
+    for value in asked:
+        if value != "All":
+            raise bad_request(f'dryRun: Unsupported value: "{value}": supported values: "All"')
+    return bool(asked)
 
 
 def _no_constant(name: str) -> None:
@@ -679,13 +687,17 @@ class _Server(ThreadingHTTPServer):
     ) -> None:
         super().__init__(address, _Handler)
         self.api, self.backend, self.stopping = api, backend, stopping
-        self.authorization = f"Bearer {token}".encode()
+        basic = base64.b64encode(f"{_USER}:{token}".encode()).decode()
+        self._authorizations = (f"Bearer {token}".encode(), f"Basic {basic}".encode())
         self._idle = threading.Condition()
         self._open: set[socket.socket] = set()
         self._watches = 0
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no matter for stderr."""
+
+    def authorized(self, given: bytes) -> bool:
+        return any(hmac.compare_digest(given, wanted) for wanted in self._authorizations)
 
     def opened(self, connection: socket.socket) -> None:
         with self._idle:
@@ -743,7 +755,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return self._send(self.server.api.not_modelled(request, str(error)))
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
-        if not hmac.compare_digest(given, self.server.authorization):
+        if not self.server.authorized(given):
             return self._send(refusal(Refused(401, "Unauthorized", "Unauthorized")))
         answer = self.server.api.answer(request)
         if isinstance(answer, Watch):

@@ -63,7 +63,7 @@ Description=kubelet: The Kubernetes Node Agent
 [Service]
 EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
 ExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml --kubeconfig=/etc/kubernetes/kubelet.conf \\
-    $KUBELET_KUBEADM_ARGS
+    $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
 Restart=always
 StartLimitInterval=0
 RestartSec=10

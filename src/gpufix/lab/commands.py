@@ -133,9 +133,14 @@ def up(folder: Path, scenario: Scenario, pace: float) -> list[str]:
     while not is_up(folder) or read_mark(folder).get("pid") != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
-            told = " ".join(log.read_text(encoding="utf-8", errors="replace").split())[:300]
+            told = log.read_text(encoding="utf-8", errors="replace").strip().removeprefix("gpufix: ")
+            if process.returncode == ExitStatus.USAGE and told:
+                message, _, hint = told.partition("\n  ")
+                raise GpufixError(message, hint)  # the mistake is in the scenario, and was told well
             raise GpufixError(
-                f"the practice lab did not start: {told or 'it said nothing'}", f"see {log}", ExitStatus.INTERNAL
+                f"the practice lab did not start: {' '.join(told.split())[:300] or 'it said nothing'}",
+                f"see {log}",
+                ExitStatus.INTERNAL,
             )
         time.sleep(0.05)
     return [f"The practice lab is up: scenario {scenario.id}, node {scenario.node}.", *_ways_in(folder, scenario.node)]

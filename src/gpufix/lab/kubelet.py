@@ -21,6 +21,8 @@ SPEAKS_AFTER = 1.0
 """Seconds from the start to the first status."""
 HEARTBEAT = 300.0
 """A status that does not change is posted every 5 min (nodeStatusReportFrequency); the lease goes on in between."""
+REGISTERS_AFTER = 3.0
+"""Seconds in which a plugin that runs on has found the kubelet's new socket (FACTS 5: 0 until re-registration)."""
 GONE_AFTER = 3.0
 """Seconds in which pods with a deletion mark are gone (FACTS 9)."""
 _KNOWN_FLAGS = (
@@ -82,6 +84,7 @@ def _die(world: World, machine: Machine) -> None:
     world.cancel(f"alive/{machine.name}")
     world.cancel(f"pod/{machine.name}/")
     machine.pods.clear()
+    machine.adopted = False
 
 
 def _systemd(world: World, machine: Machine, text: str) -> None:
@@ -136,9 +139,10 @@ def _fatal(machine: Machine, text: str) -> tuple[str, str]:
 
 
 def arguments(machine: Machine) -> list[str]:
-    """The flags: those of the unit, then KUBELET_KUBEADM_ARGS."""
+    """The flags: those of the unit, then KUBELET_KUBEADM_ARGS and KUBELET_EXTRA_ARGS."""
     match = re.search(r'^KUBELET_KUBEADM_ARGS="?(.*?)"?\s*$', machine.disk.get(FLAGS, ""), re.MULTILINE)
-    return [f"--config={CONFIG}", "--kubeconfig=/etc/kubernetes/kubelet.conf", *(match[1].split() if match else [])]
+    more = [*(match[1].split() if match else []), *machine.extra_args.split()]
+    return [f"--config={CONFIG}", "--kubeconfig=/etc/kubernetes/kubelet.conf", *more]
 
 
 def allows_swap(machine: Machine) -> bool:
@@ -167,6 +171,7 @@ def _first_status(world: World, machine: Machine) -> None:
     node["status"]["nodeInfo"]["bootID"] = machine.boot_id
     _report(world, node)
     world.put("nodes", node)
+    machine.adopted = True
     adopt(world, machine)
     beat(world, machine)
 
@@ -208,17 +213,32 @@ def adopt(world: World, machine: Machine) -> None:
     for pod in world.pods_on(machine.name):
         uid, mine = pod["metadata"]["uid"], containers_of(machine, pod)
         marked = "deletionTimestamp" in pod["metadata"]
+        if uid in machine.pods:
+            continue
         if marked or (mine and not _wanted_here(world, machine, pod)):
             begin_stop(world, machine, pod, hook=machine.minor < 34)
         elif not mine:
             _begin_anew(world, pod)
         else:
-            machine.pods[uid] = "running"
-            main = next((one for one in mine if one.name == main_container(pod)), None)
-            if main is not None and not main.running:
-                main.running = True
-                _main_begins(world, machine, pod)
-            mark_ready(world, pod)
+            _go_on(world, machine, pod, mine)
+
+
+def _go_on(world: World, machine: Machine, pod: Object, mine: list[Container]) -> None:
+    """Take a pod up again where it was: in its init containers, with a main container that ended, or running."""
+    uid = pod["metadata"]["uid"]
+    main = next((one for one in mine if one.name == main_container(pod)), None)
+    if main is None:
+        machine.pods[uid] = "starting"
+        world.later(1.0, _key(machine, pod), partial(_try_start, world, machine, pod))
+        return
+    machine.pods[uid] = "running"
+    if main.running:
+        again = partial(vfio.register, world, machine, app_of(pod), offer)
+        world.later(REGISTERS_AFTER, _key(machine, pod), again)
+    else:
+        main.running = True
+        _main_begins(world, machine, pod)
+    mark_ready(world, pod)
 
 
 def _begin_anew(world: World, pod: Object) -> None:
@@ -241,7 +261,7 @@ def sync(world: World) -> None:
     """Rule: living kubelets begin pods that are new to them and end those with a deletion mark."""
     pods = world.pods_by_node()
     for machine in world.machines.values():
-        if not machine.alive or not pods.get(machine.name) or not world.is_ready(machine.name):
+        if not machine.adopted or not pods.get(machine.name):
             continue
         for pod in pods[machine.name]:
             doing = machine.pods.get(pod["metadata"]["uid"], "")
@@ -267,7 +287,7 @@ def begin_stop(world: World, machine: Machine, pod: Object, *, hook: bool) -> No
 def _gone(world: World, machine: Machine, pod: Object) -> None:
     uid = pod["metadata"]["uid"]
     machine.containers = [one for one in machine.containers if one.uid != uid]
-    machine.processes = {pid: one for pid, one in machine.processes.items() if uid not in one.cgroup}
+    machine.processes = {pid: one for pid, one in machine.processes.items() if one.pod != uid}
     machine.pods.pop(uid, None)
     vfio.withdraw(world, machine, app_of(pod), offer)
     world.store.remove("pods", pod["metadata"]["name"], pod["metadata"]["namespace"])

@@ -44,10 +44,11 @@ def machines(world: World) -> None:
                 mark_for_deletion(world, pod)
             world.store.remove("virtualmachineinstances", name, namespace)
         else:
-            if world.store.get("virtualmachineinstances", name, namespace) is None:
+            instance = world.store.get("virtualmachineinstances", name, namespace)
+            if instance is None:
                 instance = world.put("virtualmachineinstances", _instance(vm))
-                if not launchers:
-                    launchers = [world.put("pods", _launcher(world, vm, instance))]
+            if not launchers:  # an old one that is still going is waited for
+                launchers = [world.put("pods", _launcher(world, vm, instance))]
             for pod in launchers:
                 _schedule(world, pod)
         _tell(world, vm)
@@ -106,11 +107,11 @@ def holds_card(world: World) -> None:
         machine = world.machines[pod["spec"]["nodeName"]]
         uid = pod["metadata"]["uid"]
         started = any(one.uid == uid and one.running for one in machine.containers)
-        if started and not any(uid in one.cgroup for one in machine.processes.values()):
+        if started and not any(one.pod == uid for one in machine.processes.values()):
             groups = tuple(f"/dev/vfio/{card.group}" for card in machine.gpus)
             pid = machine.new_pid()
             cgroup = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
-            machine.processes[pid] = Process(pid, "qemu-kvm", groups, cgroup)
+            machine.processes[pid] = Process(pid, "qemu-kvm", groups, cgroup, pod=uid)
 
 
 # --- the scheduler ---------------------------------------------------------------------------------------------------

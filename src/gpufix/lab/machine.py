@@ -75,6 +75,8 @@ class Process:
     devices: tuple[str, ...]
     cgroup: str
     unit: str = ""
+    pod: str = ""
+    """The uid of the pod that it belongs to."""
 
 
 @dataclass(slots=True)
@@ -123,10 +125,14 @@ class Machine:
     generated: list[str] = field(default_factory=list)
     """Paths whose unit systemd's fstab generator made at the last boot or daemon-reload."""
     native: list[Native] = field(default_factory=list)
+    extra_args: str = ""
+    """KUBELET_EXTRA_ARGS of the unit's drop-ins, as systemd last read them at a daemon-reload."""
     calls: list[str] = field(default_factory=list)
     """What vfio-manage.sh was asked for: ``bind --all``, ``unbind --all``."""
     pods: dict[str, str] = field(default_factory=dict)
     """What the kubelet does with a pod, by uid: starting | running | stopping. Empty while it is dead."""
+    adopted: bool = False
+    """The kubelet has registered since its start and has taken its old pods up again."""
     next_pid: int = 2000
 
     @property
@@ -171,6 +177,9 @@ class Machine:
         """systemctl daemon-reload: the generators run again, and unit files are read again (FACTS 6)."""
         self.generated = fstab_swaps(self.disk.get(FSTAB, ""))
         self.native = []
+        drop_ins = [text for path, text in sorted(self.disk.items()) if path.startswith(f"{UNITS}/{KUBELET}.d/")]
+        found = re.findall(r'^Environment="?KUBELET_EXTRA_ARGS=(.*?)"?$', "\n".join(drop_ins), re.MULTILINE)
+        self.extra_args = found[-1] if found else ""
         for path, text in sorted(self.disk.items()):
             match = re.fullmatch(rf"{UNITS}/([^/]+\.swap)", path)
             if match and text != "masked":

@@ -92,15 +92,10 @@ class Sandbox:
         units = self.root / UNITS.lstrip("/")
         for entry in sorted(units.rglob("*")):
             name = f"{UNITS}/{entry.relative_to(units)}"
-            if entry.parent != units:
-                found[name] = "link"
-            elif entry.is_symlink():
-                found[name] = "masked"
+            if entry.is_symlink():
+                found[name] = "masked" if entry.parent == units else "link"
             elif entry.is_file():
                 found[name] = entry.read_text(encoding="utf-8", errors="replace")
-        found = {
-            path: text for path, text in found.items() if text != "link" or not (self.root / path.lstrip("/")).is_dir()
-        }
         machine.disk = found
         self._disk = dict(found)
 

@@ -38,11 +38,10 @@ def table(plural: str, items: Iterable[Object], now: str, version: str, include:
 
 
 def _definition(column: Column) -> Object:
-    format = "name" if column.name == "Name" else ""
     return {
         "name": column.name,
         "type": column.type,
-        "format": format,
+        "format": "name" if column.name == "Name" else "",
         "description": column.name,
         "priority": column.priority,
     }

@@ -136,10 +136,12 @@ def properties(machine: Machine, name: str) -> dict[str, str]:
     }  # fmt: skip
     if name == KUBELET:
         line = "/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml --kubeconfig=/etc/kubernetes/kubelet.conf"
+        line += " $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS"
         found.update({
-            "Restart": "always", "RestartUSec": "10s", "Type": "simple", "Environment": "",
+            "Restart": "always", "RestartUSec": "10s", "Type": "simple",
+            "Environment": f'"KUBELET_EXTRA_ARGS={machine.extra_args}"' if machine.extra_args else "",
             "EnvironmentFiles": "/var/lib/kubelet/kubeadm-flags.env (ignore_errors=yes)",
-            "ExecStart": f"{{ path=/usr/bin/kubelet ; argv[]={line} $KUBELET_KUBEADM_ARGS ; ignore_errors=no ; }}",
+            "ExecStart": f"{{ path=/usr/bin/kubelet ; argv[]={line} ; ignore_errors=no ; }}",
         })  # fmt: skip
     return found
 
@@ -352,7 +354,11 @@ def _swapoff(world: World, machine: Machine, arguments: list[str]) -> ToolResult
     _only(options, "-a --all -v")
     paths = [swap.path for swap in machine.swaps] if {"-a", "--all"} & set(options) else words
     refusals = [why for why in (machine.swap_off(path) for path in paths) if why]
-    return ToolResult(4 if refusals else 0, "", "".join(f"{why}\n" for why in refusals))
+    if {"-a", "--all"} & set(options):
+        code = 0 if not refusals else 32 if len(refusals) == len(paths) else 64
+    else:
+        code = 0 if not refusals else 2 if "Cannot allocate memory" in refusals[0] else 4  # swapoff(8)
+    return ToolResult(code, "", "".join(f"{why}\n" for why in refusals))
 
 
 def _swapon(world: World, machine: Machine, arguments: list[str]) -> ToolResult:

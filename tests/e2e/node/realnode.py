@@ -38,6 +38,7 @@ from .names import (
     DEPLOYED_BY,
     ETCD,
     FEATURE,
+    FSTAB_FIXED,
     FSTAB_INCIDENT,
     GATEWAY,
     HERE,
@@ -70,6 +71,9 @@ class RealNode:
 
     ``say`` is told of progress. A method that waits raises RealNodeError with what was awaited when its time is up.
     """
+
+    fstab_incident = FSTAB_INCIDENT
+    fstab_fixed = FSTAB_FIXED
 
     def __init__(self, work: Path | None = None, say: Callable[[str], None] = lambda message: None) -> None:
         self.work = work or Path(os.environ.get("GPUFIX_REALNODE") or "/tmp/gpufix-realnode")
@@ -332,6 +336,14 @@ class RealNode:
         masked = {unit for unit in units if os.path.lexists(configured / unit) and not (configured / unit).is_file()}
         return [what for unit, what in units.items() if unit not in masked]
 
+    def active_swaps(self) -> list[str]:
+        """Give the swap devices as the node's own /proc/swaps lists them."""
+        return [line.split()[0] for line in self.inside("cat /proc/swaps").splitlines()[1:]]
+
+    def relabel(self, mode: Mode) -> None:
+        """Set the workload label by hand, and nothing else."""
+        self.kubectl("label", "node", NODE, "--overwrite", f"{WORKLOAD_CONFIG}={mode}")
+
     def until(self, holds: Callable[[], T], what: str, timeout: float, interval: float = 0.2) -> T:
         """Poll until ``holds()`` is true and give what it gave; seconds. An error of a read counts as not yet."""
         deadline = time.monotonic() + timeout
@@ -349,9 +361,10 @@ class RealNode:
 
     # ------------------------------------------------------------------ incident and reset
 
-    def incident(self, mode: Mode = PASSTHROUGH) -> None:
+    def incident(self, mode: Mode = PASSTHROUGH, card: str = "nvidia") -> None:
         """The incident: swap on and in fstab, kubelet in a crash loop, node NotReady, both machines unschedulable.
 
+        ``card`` is the driver it would be on; there is none here.
         The operands of ``mode`` run before the kubelet dies, and their containers go on running on the host.
         """
         self.reset(mode, vms=False)

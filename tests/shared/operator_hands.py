@@ -22,6 +22,8 @@ class Wizard:
 
     def __init__(self, *arguments: str, columns: int = 120) -> None:
         environment = {**os.environ, "TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        for name in ("COLUMNS", "LINES"):  # pytest's, which would win over the terminal's own size
+            environment.pop(name, None)
         self.child = pexpect.spawn(
             sys.executable,
             ["-m", "gpufix", *arguments],
