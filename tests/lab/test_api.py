@@ -382,7 +382,7 @@ def test_a_dry_run_changes_nothing(core: client.CoreV1Api, model: Fake, ask: Ask
         (
             {"resourceVersion": "1"},
             409,
-            'nodes "omen2": the object has been modified; please apply your changes to the latest version and try again',
+            "the object has been modified; please apply your changes to the latest version and try again",
         ),
         ({"uid": "another"}, 409, "Precondition failed: UID in precondition: another, UID in object meta: "),
         ({"name": "omen3"}, 400, "does not match the name on the URL (omen2)"),
@@ -681,6 +681,8 @@ Kubectl = Callable[..., str]
 @pytest.fixture
 def kubectl(api: LabApi, tmp_path: Path) -> Kubectl:
     if KUBECTL is None:
+        if os.environ.get("GPUFIX_REQUIRE_KUBECTL") == "1":
+            pytest.fail("no kubectl on PATH")
         pytest.skip("no kubectl on PATH")
     cluster = {"name": "lab", "cluster": {"server": api.kubeconfig_url}}
     context = {"name": "lab", "context": {"cluster": "lab", "user": "lab"}}

@@ -459,3 +459,11 @@ def test_a_history_that_cannot_be_acted_out_names_its_step() -> None:
     scenario = load_scenario(text, "mine.yml", scenario_schema())
     with pytest.raises(GpufixError, match=r"mine\.yml: history, step 2 \(run\): swapoff /swapfile"):
         act_out(scenario, NOW, pace=10)
+
+
+@pytest.mark.parametrize("verb", ["mask", "unmask", "enable", "disable", "start", "show"])
+def test_a_unit_s_name_never_leads_out_of_the_node_s_folder(verb: str) -> None:
+    world = cluster.build(1e9)
+    result = run_tool(world, "omen2", ["systemctl", verb, "../../../../../../tmp/evil.swap"])
+    assert result.code == 64
+    assert not any("evil" in path for path in world.machines["omen2"].disk)

@@ -112,6 +112,8 @@ class Sandbox:
             if self._disk.get(path) == text:
                 continue
             target = self.root / path.lstrip("/")
+            if ".." in Path(path).parts:
+                raise ValueError(f"{path} leads out of the practice host")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)
             if text == "masked":

@@ -91,6 +91,9 @@ def _systemctl(world: World, machine: Machine, arguments: list[str]) -> ToolResu
 
 
 def _full_name(name: str) -> str:
+    """A unit's whole name. One that is a path would lead out of the node's folder."""
+    if "/" in name:
+        raise NotModelled
     return name if name.endswith((".service", ".swap", ".target")) else f"{name}.service"
 
 
