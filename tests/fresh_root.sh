@@ -59,16 +59,18 @@ as_user() { # COMMAND...: in the clone, with a clean environment (but for a prox
 run_block() { # NAME BLOCK TTY
     local name=$1 text=$2 tty=$3 log=$work/log started=$SECONDS status=0 quoted
     rm -rf --one-file-system "$root/home/$user/gpufix"
+    # by the user, as a clone is: folders too are the user's then
     chroot --userspec="$user:$user" --groups="" "$root" mkdir "/home/$user/gpufix"
-    tar -xf "$work/clone.tar" --numeric-owner -p -C "$root/home/$user/gpufix"
+    chroot --userspec="$user:$user" --groups="" "$root" tar -xf - -C "/home/$user/gpufix" <"$work/clone.tar"
     say "$name: $text"
-    text="set -euo pipefail"$'\n'$text
+    # exec, since a login shell that ends runs .bash_logout, whose status would stand for the command's
     if [ "$tty" = 1 ]; then
         quoted=${text//\'/\'\\\'\'}
         log=$root/tmp/$name.typescript
-        as_user script -qefc "bash -lc '$quoted'" "/tmp/$name.typescript" || status=$?
+        as_user script -qefc "bash -lc 'exec \"\$@\"' - bash -euo pipefail -c '$quoted'" \
+            "/tmp/$name.typescript" || status=$?
     else
-        as_user setsid --wait bash -lc "$text" </dev/null >"$log" 2>&1 || status=$?
+        as_user setsid --wait bash -lc 'exec "$@"' - bash -euo pipefail -c "$text" </dev/null >"$log" 2>&1 || status=$?
     fi
     if [ "$status" -ne 0 ]; then
         say "${name/-/ }: exit status $status after $((SECONDS - started)) s; its last 40 lines:" >&2
@@ -189,8 +191,7 @@ setting() { # NAME: the environment before files, as pip has it
 cd "$repo"
 git -c "safe.directory=$repo" ls-files -z -co --exclude-standard --deduplicate | while IFS= read -r -d '' path; do
     if [ -e "$path" ] || [ -L "$path" ]; then printf '%s\0' "$path"; fi
-done | tar -cf "$work/clone.tar" --owner="$user:1000" --group="$user:1000" \
-    --null --no-recursion --verbatim-files-from -T -
+done | tar -cf "$work/clone.tar" --null --no-recursion --verbatim-files-from -T -
 say "$suite, $(chroot "$root" python3 --version), $(tar -tf "$work/clone.tar" | wc -l) files"
 
 # in the background, so that a signal is not kept waiting; as_user gives the commands their signals back

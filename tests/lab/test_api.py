@@ -57,7 +57,12 @@ class Fake:
             self.put("namespaces", name)
         for name in ("omen1", "omen2", "omen3"):
             self.put("nodes", name, labels={"kubernetes.io/hostname": name, "node-role.kubernetes.io/worker": ""})
-            self.put("leases", name, "kube-node-lease", spec={"holderIdentity": name, "renewTime": NOW})
+            self.put(
+                "leases",
+                name,
+                "kube-node-lease",
+                spec={"holderIdentity": name, "renewTime": NOW.replace("Z", ".000000Z")},
+            )
         node = self.store.get("nodes", "omen2") or {}
         node["spec"] = {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}]}
         node["status"]["conditions"][0]["status"] = "Unknown"
@@ -484,7 +489,7 @@ def test_leases(calls: client.ApiClient, model: Fake, ask: Ask) -> None:
     assert created.metadata.creation_timestamp.isoformat() == NOW.replace("Z", "+00:00")
     with pytest.raises(client.ApiException, match="already exists"):
         leases.create_namespaced_lease("kube-node-lease", new)
-    assert leases.delete_namespaced_lease("new", "kube-node-lease").status == "Success"
+    assert ask("DELETE", f"{LEASES}/new")[1]["status"] == "Success"
     assert model.store.get("leases", "new", "kube-node-lease") is None
     assert ask("PUT", f"{LEASES}/put", {"metadata": {"name": "put"}})[0] == 201
     assert ask("PUT", f"{LEASES}/put", {"metadata": {"name": "put"}})[0] == 422
@@ -571,7 +576,8 @@ def test_bodies_are_checked(ask: Ask) -> None:
     assert ask("PATCH", OMEN2, b" " * (BODY_LIMIT + 1), **MERGE)[0] == 413
     for body in (b"{", b"[]", b"\xff", b'{"a": NaN}', b"[" * 100_000):
         assert ask("PATCH", OMEN2, body, **MERGE)[0] == 400
-    assert ask("POST", LEASES, b"k8s\0", Content_Type="application/vnd.kubernetes.protobuf")[0] == 501
+    for method, path in (("POST", LEASES), ("DELETE", f"{LEASES}/omen2")):
+        assert ask(method, path, b"k8s\0", Content_Type="application/vnd.kubernetes.protobuf")[0] == 501
     assert ask("GET", OMEN2, Accept="application/vnd.kubernetes.protobuf")[0] == 501
 
 
@@ -726,7 +732,7 @@ def test_kubectl_get(kubectl: Kubectl) -> None:
 
 def test_kubectl_describe_node(kubectl: Kubectl) -> None:
     text = kubectl("describe", "node", "omen2")
-    for part in ("HolderIdentity:", "unreachable:NoSchedule", "Non-terminated Pods:", "cuda", "NodeNotReady"):
+    for part in ("HolderIdentity:  omen2", "unreachable:NoSchedule", "Non-terminated Pods:", "cuda", "NodeNotReady"):
         assert part in text
 
 

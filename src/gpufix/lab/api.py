@@ -375,7 +375,7 @@ class _Answers:
 
     def _update(self, request: Request, target: Target) -> Reply:
         request.allow(_WRITE_PARAMETERS)
-        sent, dry = self._sent(request), _dry_run(request)
+        sent, dry = shaped(_sent_json(request)), _dry_run(request)
         before = self._store.get(target.kind.plural, target.name, target.namespace)
         subject = Subject(target.kind, target.name)
         if before is None:  # a Lease may be created by an update
@@ -387,7 +387,7 @@ class _Answers:
 
     def _create(self, request: Request, target: Target) -> Reply:
         request.allow(_WRITE_PARAMETERS)
-        sent, dry = self._sent(request), _dry_run(request)
+        sent, dry = shaped(_sent_json(request)), _dry_run(request)
         name = sent["metadata"].get("name")
         if not name and sent["metadata"].get("generateName"):
             raise NotModelled("generateName")
@@ -402,7 +402,7 @@ class _Answers:
 
     def _delete(self, request: Request, target: Target) -> Reply:
         request.allow(_DELETE_PARAMETERS)
-        options = request.json() if request.body else {}
+        options = _sent_json(request) if request.body else {}
         if not isinstance(options, dict):
             raise bad_request("the DeleteOptions must be a JSON object")
         if strange := sorted(set(options) - _DELETE_OPTIONS):
@@ -427,11 +427,6 @@ class _Answers:
     def _delete_pod(self, target: Target, before: Object) -> Object:
         self._written("pods", before, None)
         return self._store.get("pods", target.name, target.namespace) or before
-
-    def _sent(self, request: Request) -> Object:
-        if request.media_type not in ("application/json", ""):  # the Python client names none
-            raise NotModelled(f"a body of type {request.media_type}")
-        return shaped(request.json())
 
     def _add(self, subject: Subject, sent: Object, namespace: str, dry: bool) -> Object:
         if self._store.get("namespaces", namespace) is None:
@@ -594,6 +589,12 @@ def _dry_run(request: Request, also: Iterable[str] = ()) -> bool:
         if value != "All":
             raise bad_request(f'dryRun: Unsupported value: "{value}": supported values: "All"')
     return bool(asked)
+
+
+def _sent_json(request: Request) -> Any:
+    if request.media_type not in ("application/json", ""):  # the Python client names none
+        raise NotModelled(f"a body of type {request.media_type}")
+    return request.json()
 
 
 def _no_constant(name: str) -> None:

@@ -137,7 +137,7 @@ class Lab:
         private(token, self._token)
         for name, sandbox in self.sandboxes.items():
             sandbox.furnish(name, (host, int(port)), token)
-        private(self.folder / "kubeconfig", json.dumps(_kubeconfig(self.api.url, self._token), indent=1))
+        private(self.folder / "kubeconfig", json.dumps(_kubeconfig(self.api.kubeconfig_url, self._token), indent=1))
         inventory = _inventory(self.folder, list(self.sandboxes))
         (self.folder / "inventory.yml").write_text(json.dumps(inventory, indent=1), encoding="utf-8")
         (self.folder / "ansible.cfg").write_text("[defaults]\nretry_files_enabled = False\n", encoding="utf-8")
