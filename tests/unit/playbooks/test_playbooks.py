@@ -71,6 +71,8 @@ def low_on_memory(host: FakeHost, tmp_path: Path) -> Path:
     for name, text in {"proc/meminfo": "MemAvailable: 1 kB\n", "proc/swaps": host.read("proc/swaps")}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
+    (root / "usr").mkdir()
+    (root / "usr" / "bin").symlink_to(host.bin)
     return root
 
 
