@@ -10,15 +10,17 @@ from labnode import LabNode
 from operator_hands import Gpufix, Wizard
 
 LONG = (
-    "test_quitting_at_each_gate", "test_passthrough_means", "test_without_an_operator", "test_a_wrong_name",
-    "[incident]", "[label-already-set]", "[no-operator]", "[old-kubelet]", "[swap-from-a-unit]",
+    "[incident]", "[label-already-set]", "[no-operator]", "[old-kubelet]", "[swap-from-a-unit]", "[wrong-order]",
+    "test_up_status_shell_recover_and_down",
 )  # fmt: skip
-"""What the test command leaves out, for time: they are run with ``-m long``."""
+"""What the test command leaves out, for time, besides test_recover.py: whole walks. They are run with ``-m long``."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents and any(name in item.name for name in LONG):
+        if Path(__file__).parent not in item.path.parents:
+            continue
+        if item.path.name == "test_recover.py" or any(name in item.name for name in LONG):
             item.add_marker(pytest.mark.long)
 
 
