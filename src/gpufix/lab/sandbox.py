@@ -7,6 +7,7 @@ configuration) is read back before the model moves on.
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -94,8 +95,8 @@ class Sandbox:
             name = f"{UNITS}/{entry.relative_to(units)}"
             if entry.is_symlink():
                 found[name] = "masked" if entry.parent == units else "link"
-            elif entry.is_file():
-                found[name] = entry.read_text(encoding="utf-8", errors="replace")
+            elif entry.is_file() and (text := self._text(name)) is not None:  # None: renamed since it was listed
+                found[name] = text
         machine.disk = found
         self._disk = dict(found)
 
@@ -146,8 +147,7 @@ class Sandbox:
                 link.symlink_to(target)
         for pid in {path.split("/")[1] for path in self._written if path[5:6].isdigit()}:
             if f"proc/{pid}/comm" not in files:
-                for folder in (self.root / f"proc/{pid}/fd", self.root / f"proc/{pid}"):
-                    folder.rmdir()
+                shutil.rmtree(self.root / f"proc/{pid}", ignore_errors=True)
         self._written, self._links = files, links
 
 

@@ -209,7 +209,7 @@ def _clear(folder: Path) -> None:
     """Empty a folder that is a lab's. Anything else that is there is somebody's: refused."""
     if not folder.exists():
         return
-    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / MARK).is_file()):
+    if not folder.is_dir() or (any(folder.iterdir()) and not {"scenario", "node"} <= set(read_mark(folder))):
         raise GpufixError(f"{folder} exists and is no practice lab", "give an empty or a new folder with --dir")
     try:
         for entry in folder.iterdir():

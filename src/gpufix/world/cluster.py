@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -84,7 +85,7 @@ class Cluster:
             text = " ".join(str(error).split())
             raise GpufixError(f"kubeconfig {path} is not valid: {redact(text)[:300]}", "check --kubeconfig") from None
         configuration.retries = False
-        self.server: str = configuration.host
+        self.server: str = re.sub(r"//[^/@]*@", "//", configuration.host)  # a password may stand in the address
         api = client.ApiClient(configuration)
         self._core = client.CoreV1Api(api)
         self._custom = client.CustomObjectsApi(api)

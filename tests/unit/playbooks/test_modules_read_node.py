@@ -341,3 +341,9 @@ def test_modules_are_python_3_8(path: Path) -> None:
 
 def test_show_blocks() -> None:
     assert show_blocks("Id=a\nX=1\nX=2\n\n\nId=b\nnoise\n") == [{"Id": "a", "X": "1\n2"}, {"Id": "b"}]
+
+
+def test_a_practice_host_never_runs_this_machine_s_tools(host: FakeHost) -> None:
+    """With the stand-in gone the tool is not there, though this machine has one of that name."""
+    assert Host("/").run(["ls", "/"]).why == ""
+    assert Host(str(host.root)).run(["ls", "/"]).why == "ls: not installed"
