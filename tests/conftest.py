@@ -1,17 +1,46 @@
-"""Hypothesis without deadlines: the machine's speed is no property. In CI the same examples come every time.
-
-Asserts of the shared test bodies are shown like those of the tests themselves.
-"""
+"""What the tests of both worlds share. The lab (tests/lab) and the real node (tests/e2e) each bring ``cluster``."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from operator_hands import Gpufix, Wizard
 
-pytest.register_assert_rewrite("recoveries", "operator_hands")
 
-settings.register_profile("default", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where runs of this test keep their journals."""
+    folder = tmp_path / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    for name in ("KUBECONFIG", "ANSIBLE_CONFIG", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+@pytest.fixture
+def access(cluster: Any) -> list[str]:
+    """The options that point gpufix at the world of this test."""
+    return ["-i", str(cluster.inventory), "--kubeconfig", str(cluster.kubeconfig)]
+
+
+@pytest.fixture
+def wizard(state: Path, access: list[str]) -> Iterator[Callable[..., Wizard]]:
+    started: list[Wizard] = []
+
+    def start(*arguments: str, **options: int) -> Wizard:
+        started.append(Wizard("recover", "omen2", *(arguments or access), **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.child.isalive():
+            one.child.kill(9)
+
+
+@pytest.fixture
+def gpufix(state: Path, access: list[str]) -> Gpufix:
+    return Gpufix(access)

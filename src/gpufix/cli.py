@@ -82,7 +82,9 @@ def _lab(parser: argparse.ArgumentParser) -> None:
             "--scenario", metavar="NAME", help="see gpufix lab list, or a file of your own (default: incident)"
         )
         command.add_argument(
-            "--pace", type=_pace, default=10.0, help="how many times as fast the lab's delays pass (default: 10)"
+            "--pace",
+            type=_pace,
+            help="how many times as fast the lab's delays pass (default: 10)",
         )
     commands.add_parser("list", help="the scenarios")
     down = commands.add_parser("down", help="end the lab")
@@ -179,14 +181,15 @@ def _run_lab(arguments: argparse.Namespace) -> int:
         print("\n".join(lab.list_lines()))
         return ExitStatus.OK
     folder = (arguments.dir or lab.default_folder()).expanduser().resolve()
+    pace = getattr(arguments, "pace", None) or lab.PACE
     if arguments.lab_command == "recover":
         return _recover_in_lab(arguments, folder)
     if arguments.lab_command == "shell":
         return lab.shell(folder, arguments.words)
     if arguments.lab_command == "serve":
-        lab.serve(folder, lab.find_scenario(arguments.scenario or "incident"), arguments.pace)
+        lab.serve(folder, lab.find_scenario(arguments.scenario or "incident"), pace)
     elif arguments.lab_command == "up":
-        print("\n".join(lab.up(folder, lab.find_scenario(arguments.scenario or "incident"), arguments.pace)))
+        print("\n".join(lab.up(folder, lab.find_scenario(arguments.scenario or "incident"), pace)))
     else:
         print("\n".join(lab.down(folder) if arguments.lab_command == "down" else lab.status_lines(folder)))
     return ExitStatus.OK
@@ -202,10 +205,10 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
     )
     ui = TerminalUi()
     if lab.is_up(folder):
-        if arguments.scenario:
+        if arguments.scenario or arguments.pace:
             raise GpufixError(
                 f"a practice lab is up in {folder} already",
-                "gpufix lab down ends it; without --scenario, gpufix lab recover walks the one that is up",
+                "gpufix lab down ends it; without --scenario and --pace, gpufix lab recover walks the one that is up",
             )
         node = arguments.node or lab.require_up(folder)
         _check_node_name(node)
@@ -214,7 +217,7 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
     scenario = lab.find_scenario(arguments.scenario or "incident")
     node = arguments.node or scenario.node
     _check_node_name(node)
-    with lab.running(folder, scenario, arguments.pace) as practice:
+    with lab.running(folder, scenario, arguments.pace or lab.PACE) as practice:
         title = f"Practice lab, scenario {scenario.id}: {scenario.title}"
         ui.say([*ui.style.wrap(ui.style.paint(title, "bold")), "", *ui.style.wrap(scenario.summary, 2), ""])
         status = workflow.recover(_lab_session(node, ui), read_runbooks())

@@ -14,6 +14,7 @@ import pexpect
 import pytest
 from operator_hands import ENTER, QUIT, Gpufix, Wizard
 
+from gpufix.errors import GpufixError
 from gpufix.lab import commands
 from gpufix.lab.scenario import Scenario
 from gpufix.lab.server import Lab
@@ -136,12 +137,20 @@ def test_up_status_shell_recover_and_down(lab_folder: Path, capfd: pytest.Captur
         assert gpufix.run("lab", "shell", "exit 7").returncode == 7
         diagnosed = gpufix.run("lab", "shell", "gpufix diagnose omen2 -o json")
         assert json.loads(diagnosed.stdout)["root_cause"]["id"] == "swap-on"
+        paced = Wizard("lab", "recover", "--pace", "20")
+        assert paced.end() == 2 and "without --scenario and --pace" in paced.text
         run = Wizard("lab", "recover")
         assert walk(run, SCENARIOS["too-little-memory"]) == 4, run.text
         assert "container" in gpufix.run("lab", "status").stdout, "the relabel was done before swap was looked at"
     finally:
         assert "down" in gpufix.run("lab", "down").stdout
     assert "No practice lab is up" in gpufix.run("lab", "down").stdout
+
+
+def test_down_does_not_end_the_lab_of_a_walk(wrong_order: Lab) -> None:
+    with pytest.raises(GpufixError, match="belongs to a gpufix lab recover that runs"):
+        commands.down(wrong_order.folder)
+    assert commands.is_up(wrong_order.folder)
 
 
 @pytest.mark.parametrize(

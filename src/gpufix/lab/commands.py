@@ -21,6 +21,8 @@ from gpufix.lab.server import Lab, environment, only_one, read_mark, tools_folde
 from gpufix.lab.tools import TOOLS
 from gpufix.text import did_you_mean
 
+PACE = 10.0
+"""How many times as fast delays pass, where nobody says."""
 _PATIENCE = 30.0
 """Seconds in which a lab must be up, or down."""
 
@@ -73,7 +75,7 @@ def serve(folder: Path, scenario: Scenario, pace: float) -> None:
     """Be the lab until SIGTERM or SIGINT."""
     signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    with only_one(folder), Lab(folder, scenario, pace):
+    with only_one(folder), Lab(folder, scenario, pace, stays=True):
         signal.sigwait(signals)
 
 
@@ -156,10 +158,16 @@ def _ways_in(folder: Path, node: str) -> list[str]:
 
 
 def down(folder: Path) -> list[str]:
-    """End a lab that stays. One that is not up is no error."""
-    pid = read_mark(folder).get("pid")
+    """End a lab that stays. One that is not up is no error; one that a running walk is made in is not ended."""
+    mark = read_mark(folder)
+    pid = mark.get("pid")
     if not is_up(folder) or not isinstance(pid, int):
         return [f"No practice lab is up in {folder}."]
+    if not mark.get("stays"):
+        raise GpufixError(
+            f"the practice lab in {folder} belongs to a gpufix lab recover that runs (process {pid})",
+            "it ends with that: quit at its gate, or Ctrl-C there",
+        )
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + _PATIENCE
     while read_mark(folder).get("pid") == pid and _alive(pid):

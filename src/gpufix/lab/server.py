@@ -25,6 +25,8 @@ from gpufix.lab.tools import ToolResult, run_tool
 
 TICK = 0.1
 """Seconds between two looks of the lab at the clock, when nobody asks anything of it."""
+_ANSIBLE_CFG = "[defaults]\nretry_files_enabled = False\ninternal_poll_interval = 0.02\n"
+"""Ansible's own default, a look at its worker every millisecond, takes a tenth of a run that is all on one machine."""
 MARK = "lab.json"
 """The file by which a folder is known as a lab's own, so that nothing else is ever cleared away."""
 
@@ -36,8 +38,10 @@ class Lab:
     there by ``environment``.
     """
 
-    def __init__(self, folder: Path, scenario: Scenario, pace: float = 10.0) -> None:
+    def __init__(self, folder: Path, scenario: Scenario, pace: float = 10.0, *, stays: bool = False) -> None:
+        """``stays``: it is a process of its own, which ``gpufix lab down`` may end."""
         self.folder = folder.resolve()
+        self.stays = stays
         self.scenario = scenario
         self.node = scenario.node
         self.changed = threading.Condition(threading.RLock())
@@ -52,9 +56,7 @@ class Lab:
 
     def __enter__(self) -> Lab:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_mark(
-            self.folder, {"scenario": self.scenario.id, "node": self.node, "pid": os.getpid(), "url": self.api.url}
-        )
+        write_mark(self.folder, {**self._mark, "pid": os.getpid(), "url": self.api.url, "stays": self.stays})
         self._furnish()
         self.api.start()
         self._ticker.start()
@@ -68,7 +70,11 @@ class Lab:
         self._write_unknown()
         for name in ("kubeconfig", "token"):
             (self.folder / name).unlink(missing_ok=True)
-        write_mark(self.folder, {"scenario": self.scenario.id, "node": self.node})
+        write_mark(self.folder, self._mark)
+
+    @property
+    def _mark(self) -> dict[str, Any]:
+        return {"scenario": self.scenario.id, "node": self.node}
 
     # --- what the API asks for ---
 
@@ -140,7 +146,7 @@ class Lab:
         private(self.folder / "kubeconfig", json.dumps(_kubeconfig(self.api.kubeconfig_url, self._token), indent=1))
         inventory = _inventory(self.folder, list(self.sandboxes))
         (self.folder / "inventory.yml").write_text(json.dumps(inventory, indent=1), encoding="utf-8")
-        (self.folder / "ansible.cfg").write_text("[defaults]\nretry_files_enabled = False\n", encoding="utf-8")
+        (self.folder / "ansible.cfg").write_text(_ANSIBLE_CFG, encoding="utf-8")
         with self.changed:
             self._show()
 
@@ -152,7 +158,7 @@ def write_mark(folder: Path, data: dict[str, Any]) -> None:
 
 
 def read_mark(folder: Path) -> dict[str, Any]:
-    """What the lab in ``folder`` is: scenario and node; pid and url while it is up. Empty where there is none."""
+    """What the lab in ``folder`` is: scenario, node; pid, url, stays while it is up. Empty where there is none."""
     try:
         data = json.loads((folder / MARK).read_text(encoding="utf-8"))
     except (OSError, ValueError):
