@@ -50,8 +50,10 @@ def walk(run: Wizard, scenario: Scenario) -> int:
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
 def test_a_scenario_ends_as_its_file_says(name: str, lab_folder: Path) -> None:
     scenario = SCENARIOS[name]
-    machine = [path for path in (Path("/etc/fstab"), Path("/proc/swaps")) if path.exists()]
-    before = [path.read_bytes() for path in machine]
+    machine = [Path("/etc/fstab")]
+    if "GPUFIX_OTHERS_SWAP" not in os.environ:  # set where something else on this machine turns swap on and off
+        machine.append(Path("/proc/swaps"))
+    before = [path.read_bytes() for path in machine if path.exists()]
     run = Wizard("lab", "recover", "--scenario", name)
     status = walk(run, scenario)
     assert status == scenario.expect.recover, run.text
@@ -62,7 +64,7 @@ def test_a_scenario_ends_as_its_file_says(name: str, lab_folder: Path) -> None:
     assert not (lab_folder / "unknown.log").exists(), (lab_folder / "unknown.log").read_text()
     assert not (lab_folder / "token").exists(), "no credential is left"
     assert not (lab_folder / "kubeconfig").exists()
-    assert [path.read_bytes() for path in machine] == before, "this machine's own fstab and swap"
+    assert [path.read_bytes() for path in machine if path.exists()] == before, "this machine's own fstab and swap"
     for folder in (Path.home(), Path(os.environ["TMPDIR"])):
         assert list(folder.iterdir()) == [], "nothing outside the lab's folder is touched"
     assert {path.name for path in lab_folder.parent.iterdir()} <= {"lab", ".lab.lock"}
