@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes import client, watch
 
-from gpufix.lab.api import BODY_LIMIT, LabApi
+from gpufix.lab.door import BODY_LIMIT, LabApi
 from gpufix.lab.patches import NotModelled, merged, patched
 from gpufix.lab.selectors import BadSelector, Requirement, Selection, parse_fields, parse_labels
 from gpufix.lab.store import HISTORY, Object, Store

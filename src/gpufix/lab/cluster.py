@@ -176,7 +176,7 @@ def _daemonset(app: str) -> Object:
                     "image": "registry.invalid/lab:v1",
                 }
             ],
-            "containers": [{"name": OPERANDS[app], "image": "registry.invalid/lab:v1"}],
+            "containers": [{"name": OPERANDS[app].main_container, "image": "registry.invalid/lab:v1"}],
         },
     }
     counts = ("desiredNumberScheduled", "currentNumberScheduled", "numberReady", "numberMisscheduled")

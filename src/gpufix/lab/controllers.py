@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from gpufix.lab.operands import OPERANDS, SELECTORS, STATES, app_of, wanted_labels
+from gpufix.lab.operands import DEPLOY, OPERANDS, app_of, wanted_labels
 from gpufix.lab.store import Object
 from gpufix.lab.world import World, condition, set_condition, stamp
 
@@ -102,9 +102,10 @@ def _judge_policy(world: World) -> None:
     if policy is None:
         return
     waiting = [
-        STATES[one["metadata"]["name"]]
+        OPERANDS[one["metadata"]["name"]].state
         for one in world.store.all("daemonsets")
-        if one["metadata"]["name"] in STATES and one["status"]["numberReady"] < one["status"]["desiredNumberScheduled"]
+        if one["metadata"]["name"] in OPERANDS
+        and one["status"]["numberReady"] < one["status"]["desiredNumberScheduled"]
     ]
     now, status = world.stamp, policy["status"]
     status["state"] = "notReady" if waiting else "ready"
@@ -186,7 +187,7 @@ def _pod_of(world: World, daemonset: Object, node: str) -> Object:
     status: dict[str, Any] = {"phase": "Pending", "qosClass": "BestEffort"}
     set_condition(status, "PodScheduled", "True", world.stamp)
     status["initContainerStatuses"] = [_waiting(one["name"]) for one in template["spec"].get("initContainers", [])]
-    status["containerStatuses"] = [_waiting(OPERANDS[app])]
+    status["containerStatuses"] = [_waiting(OPERANDS[app].main_container)]
     return {
         "metadata": {
             "name": f"{app}-{world.suffix()}", "generateName": f"{app}-", "namespace": NAMESPACE,
@@ -212,4 +213,4 @@ def _waiting(name: str) -> dict[str, Any]:
 
 
 def deploy_label(app: str) -> str:
-    return f"nvidia.com/gpu.deploy.{SELECTORS[app]}"
+    return DEPLOY + OPERANDS[app].deploy

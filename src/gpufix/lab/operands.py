@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gpufix.lab.store import Object
 
 WORKLOAD = "nvidia.com/gpu.workload.config"
@@ -21,42 +23,54 @@ DEPLOYED = {
 }  # fmt: skip
 """Workload -> the deploy labels (without their prefix) that the operator sets to true."""
 
-OPERANDS = {
-    "gpu-feature-discovery": "gpu-feature-discovery",
-    "nvidia-container-toolkit-daemonset": "nvidia-container-toolkit-ctr",
-    "nvidia-dcgm-exporter": "nvidia-dcgm-exporter",
-    "nvidia-device-plugin-daemonset": "nvidia-device-plugin",
-    "nvidia-operator-validator": "nvidia-operator-validator",
-    "nvidia-sandbox-device-plugin-daemonset": "nvidia-sandbox-device-plugin-ctr",
-    "nvidia-sandbox-validator": "nvidia-sandbox-validator",
-    "nvidia-vfio-manager": "nvidia-vfio-manager",
-    "nvidia-vgpu-device-manager": "nvidia-vgpu-device-manager",
-}
-"""DaemonSet -> its main container. The other operands are off in this ClusterPolicy."""
 
-SELECTORS = {
-    "gpu-feature-discovery": "gpu-feature-discovery",
-    "nvidia-container-toolkit-daemonset": "container-toolkit",
-    "nvidia-dcgm-exporter": "dcgm-exporter",
-    "nvidia-device-plugin-daemonset": "device-plugin",
-    "nvidia-operator-validator": "operator-validator",
-    "nvidia-sandbox-device-plugin-daemonset": "sandbox-device-plugin",
-    "nvidia-sandbox-validator": "sandbox-validator",
-    "nvidia-vfio-manager": "vfio-manager",
-    "nvidia-vgpu-device-manager": "vgpu-device-manager",
+class Operand(NamedTuple):
+    """A DaemonSet of the operator, and its ``app`` label.
+
+    ``deploy`` is the deploy label (without its prefix) that selects its nodes; ``state`` is what the ClusterPolicy's
+    condition calls it when it is not ready.
+    """
+
+    daemonset: str
+    main_container: str
+    deploy: str
+    state: str
+
+
+OPERANDS = {
+    operand.daemonset: operand
+    for operand in (
+        Operand("gpu-feature-discovery", "gpu-feature-discovery", "gpu-feature-discovery", "gpu-feature-discovery"),
+        Operand(
+            "nvidia-container-toolkit-daemonset",
+            "nvidia-container-toolkit-ctr",
+            "container-toolkit",
+            "state-container-toolkit",
+        ),
+        Operand("nvidia-dcgm-exporter", "nvidia-dcgm-exporter", "dcgm-exporter", "state-dcgm-exporter"),
+        Operand("nvidia-device-plugin-daemonset", "nvidia-device-plugin", "device-plugin", "state-device-plugin"),
+        Operand(
+            "nvidia-operator-validator", "nvidia-operator-validator", "operator-validator", "state-operator-validation"
+        ),
+        Operand(
+            "nvidia-sandbox-device-plugin-daemonset",
+            "nvidia-sandbox-device-plugin-ctr",
+            "sandbox-device-plugin",
+            "state-sandbox-device-plugin",
+        ),
+        Operand(
+            "nvidia-sandbox-validator", "nvidia-sandbox-validator", "sandbox-validator", "state-sandbox-validation"
+        ),
+        Operand("nvidia-vfio-manager", "nvidia-vfio-manager", "vfio-manager", "state-vfio-manager"),
+        Operand(
+            "nvidia-vgpu-device-manager",
+            "nvidia-vgpu-device-manager",
+            "vgpu-device-manager",
+            "state-vgpu-device-manager",
+        ),
+    )
 }
-STATES = {
-    "gpu-feature-discovery": "gpu-feature-discovery",
-    "nvidia-container-toolkit-daemonset": "state-container-toolkit",
-    "nvidia-dcgm-exporter": "state-dcgm-exporter",
-    "nvidia-device-plugin-daemonset": "state-device-plugin",
-    "nvidia-operator-validator": "state-operator-validation",
-    "nvidia-sandbox-device-plugin-daemonset": "state-sandbox-device-plugin",
-    "nvidia-sandbox-validator": "state-sandbox-validation",
-    "nvidia-vfio-manager": "state-vfio-manager",
-    "nvidia-vgpu-device-manager": "state-vgpu-device-manager",
-}
-"""What the ClusterPolicy's condition calls a DaemonSet that is not ready."""
+"""By DaemonSet. The other operands are off in this ClusterPolicy."""
 
 
 def app_of(pod: Object) -> str:
@@ -67,7 +81,9 @@ def app_of(pod: Object) -> str:
 
 def main_container(pod: Object) -> str:
     app = app_of(pod)
-    return "compute" if app == "virt-launcher" else OPERANDS.get(app, app)
+    if app == "virt-launcher":
+        return "compute"
+    return OPERANDS[app].main_container if app in OPERANDS else app
 
 
 def wanted_labels(labels: dict[str, str], sandbox: bool, default: str) -> dict[str, str | None]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.lab.api import LabApi
 from gpufix.lab.controllers import mark_for_deletion
+from gpufix.lab.door import LabApi
 from gpufix.lab.sandbox import BIN, Sandbox
 from gpufix.lab.scenario import Scenario, act_out
 from gpufix.lab.store import Object
