@@ -21,6 +21,7 @@ from kubernetes import client, watch
 
 from gpufix.lab.door import BODY_LIMIT, LabApi
 from gpufix.lab.patches import NotModelled, merged, patched
+from gpufix.lab.request import write_continue
 from gpufix.lab.selectors import BadSelector, Requirement, Selection, parse_fields, parse_labels
 from gpufix.lab.store import HISTORY, Object, Store
 from gpufix.lab.tables import human
@@ -235,6 +236,9 @@ def test_events_are_selected_by_what_they_are_about(core: client.CoreV1Api) -> N
         ("limit=many", "limit"),
         ("limit=1&continue=%25%25", "continue key is not valid"),
         ("limit=1&continue=eyJydiI6IDF9", "continue key is not valid"),
+        ("limit=1&continue=eyJydiI6IEluZmluaXR5LCAic3RhcnQiOiBbIiIsICIiXX0", "continue key is not valid"),
+        ("limit=" + "9" * 5000, "limit"),
+        ("watch=1&timeoutSeconds=" + "9" * 400, "timeoutSeconds"),
         ("watch=1&resourceVersion=new", "resourceVersion"),
     ],
 )
@@ -255,6 +259,10 @@ def test_pages(core: client.CoreV1Api) -> None:
 
 def test_a_page_of_a_list_that_is_too_old_is_410(model: Fake, core: client.CoreV1Api) -> None:
     first = core.list_node(limit=1)
+    another_life = write_continue(str(model.store.version + 1000), {"metadata": {"name": "a"}})
+    with pytest.raises(client.ApiException) as ahead:
+        core.list_node(limit=1, _continue=another_life)
+    assert ahead.value.status == 410
     _outlive(model)
     with pytest.raises(client.ApiException) as old:
         core.list_node(limit=1, _continue=first.metadata._continue)
@@ -579,6 +587,14 @@ def test_bodies_are_checked(ask: Ask) -> None:
     for method, path in (("POST", LEASES), ("DELETE", f"{LEASES}/omen2")):
         assert ask(method, path, b"k8s\0", Content_Type="application/vnd.kubernetes.protobuf")[0] == 501
     assert ask("GET", OMEN2, Accept="application/vnd.kubernetes.protobuf")[0] == 501
+    for options in ({"dryRun": 5}, {"preconditions": [1]}, {"dryRun": ["Some"]}):
+        assert ask("DELETE", f"{LEASES}/omen2", options)[0] == 400
+    assert ask("PATCH", OMEN2, b"{}", Content_Length="9" * 5000)[0] == 400
+
+
+def test_without_the_token_nothing_is_noted_either(ask: Ask, api: LabApi) -> None:
+    assert ask("POST", "/api/v1/nodes", b"0\r\n\r\n", Transfer_Encoding="chunked", Authorization="Bearer x")[0] == 401
+    assert api.unknown == []
 
 
 def test_nothing_goes_to_stderr(ask: Ask, model: Fake, capfd: pytest.CaptureFixture[str]) -> None:

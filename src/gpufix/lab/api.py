@@ -185,7 +185,7 @@ class Verbs:
         version, start = str(self._store.version), None
         if query.get("continue"):
             version, start = read_continue(query["continue"])
-            if self._store.since(int(version)) is None:
+            if int(version) > self._store.version or self._store.since(int(version)) is None:
                 message = "The provided continue parameter is too old to display a consistent list result."
                 raise Refused(410, "Expired", f"{message} You must start a new list without the continue parameter.")
         rest = [
@@ -271,7 +271,10 @@ class Verbs:
         dry = dry_run(request, options.get("dryRun") or ())
         before = self._find(target)
         subject = Subject(target.kind, target.name)
-        check_versions(subject, before, {"metadata": options.get("preconditions") or {}})
+        preconditions = options.get("preconditions") or {}
+        if not isinstance(preconditions, dict):
+            raise bad_request("preconditions of DeleteOptions must be a JSON object")
+        check_versions(subject, before, {"metadata": preconditions})
         if target.kind.plural == "pods":
             return Reply(200, before if dry else self._delete_pod(target, before))
         if not dry:

@@ -199,6 +199,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         request = Request(self.command, self.path, self.headers)
+        given = self.headers.get("Authorization", "").encode("utf-8", "replace")
+        if not self.server.authorized(given):  # before its body is looked at: whoever it is gets nothing noted
+            self.close_connection = True
+            return self._send(refusal(Refused(401, "Unauthorized", "Unauthorized")))
         try:
             request = request._replace(body=self._body())
         except Refused as error:
@@ -207,9 +211,6 @@ class _Handler(BaseHTTPRequestHandler):
         except NotModelled as error:
             self.close_connection = True
             return self._send(self.server.api.not_modelled(request, str(error)))
-        given = self.headers.get("Authorization", "").encode("utf-8", "replace")
-        if not self.server.authorized(given):
-            return self._send(refusal(Refused(401, "Unauthorized", "Unauthorized")))
         answer = self.server.api.answer(request)
         if isinstance(answer, Stream):
             return self._stream(request, answer)
@@ -221,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
         if "Transfer-Encoding" in self.headers:
             raise NotModelled("a body of unknown length")
         text = self.headers.get("Content-Length", "0")
-        if not (text.isascii() and text.isdigit()):
+        if not (text.isascii() and text.isdigit() and len(text) < 20):
             raise bad_request("Content-Length is no number")
         length = int(text)
         if length <= BODY_LIMIT:
@@ -272,5 +273,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _gone(self) -> bool:
         """Whether the client has hung up: nothing else would tell while there is nothing to send."""
-        readable, _, _ = select.select([self.connection], [], [], 0)
-        return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+        poll = select.poll()  # select knows no descriptor above 1023
+        poll.register(self.connection, select.POLLIN)
+        return bool(poll.poll(0)) and not self.connection.recv(1, socket.MSG_PEEK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from email.message import Message
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -141,7 +141,7 @@ def read_continue(token: str) -> tuple[str, tuple[str, str]]:
         read = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
         version, (namespace, name) = int(read["rv"]), read["start"]
         return str(version), (str(namespace), str(name))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         raise bad_request("continue key is not valid: the token cannot be read") from None
 
 
@@ -150,16 +150,22 @@ def place(item: Object) -> tuple[str, str]:
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
+_DIGITS = 19
+"""Of the largest number of 64 bits, which is what the real one reads a number as."""
+
+
 def number(query: Mapping[str, str], name: str) -> int:
     """A whole number in the query; 0 when it is not given. Refuses anything else."""
     text = query.get(name) or "0"
-    if not (text.isascii() and text.isdigit()):
-        raise bad_request(f'{name}: Invalid value: "{text}": must be a whole number')
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        raise bad_request(f'{name}: Invalid value: "{text[:40]}": must be a whole number')
     return int(text)
 
 
-def dry_run(request: Request, also: Iterable[str] = ()) -> bool:
+def dry_run(request: Request, also: Any = ()) -> bool:
     """Whether the query, or the dryRun of DeleteOptions, asks for a dry run. Refuses any but "All"."""
+    if not isinstance(also, (list, tuple)):
+        raise bad_request("dryRun of DeleteOptions must be a list")
     asked = [*also, *(value for name, value in request.query.items() if name == "dryRun")]
     for value in asked:
         if value != "All":
