@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufix import resources
@@ -70,6 +71,14 @@ def replaced(old: str, new: str) -> str:
             "no playbook 'relabel-nodes.yml'",
             "relabel-node.yml",
         ),
+        (
+            "    timeout: 90\n    skippable: true",
+            "    timeout: 90\n    skippable: yes",
+            "'yes' is not of type 'boolean'",
+            "schema",
+        ),
+        ("title: Revive", "<<: {a: 1}\ntitle: Revive", "the merge key << is not allowed", "write the keys out"),
+        ("title: Revive", "1: x\ntitle: Revive", "key 1 is not text", "quotes"),
         ("  - id: verify", "  - id: relabel", "step 'relabel' stands twice", "id of its own"),
         ("    timeout: 90\n", "    timeout: soon\n", "'soon' is not of type 'integer'", "schema"),
         ("version: 1", "version: 2", "1 was expected", "schema"),
@@ -89,7 +98,8 @@ def test_a_mistake_is_one_line_with_its_place_and_the_nearest_name(old: str, new
     assert message in caught.value.message
     assert hint in caught.value.hint
     assert caught.value.exit_status is ExitStatus.USAGE
-    place, line, _ = caught.value.message.split(":", 2)
+    place, line, column, _ = caught.value.message.split(":", 3)
+    assert int(column) > 0
     assert place == "book.yml"
     wrong = [
         number
@@ -110,6 +120,35 @@ def test_broken_yaml_is_one_line(text: str) -> None:
     assert "\n" not in caught.value.message
 
 
+def test_a_mistake_points_at_the_key_or_at_the_value() -> None:
+    for old, new, wrong in (("timeout: 90", "timout: 90", "timout"), ("timeout: 90", "timeout: soon", "soon")):
+        text = replaced(old, new)
+        before = text[: text.index(wrong, text.index(new))]
+        with pytest.raises(GpufixError) as caught:
+            load(text)
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        assert caught.value.message.startswith(f"book.yml:{line}:{column}: "), caught.value.message
+
+
+def test_a_question_stands_once() -> None:
+    block = TEXT[TEXT.index("  - id: target_workload") : TEXT.index("steps:")].rstrip() + "\n"
+    with pytest.raises(GpufixError) as caught:
+        load(TEXT.replace(block, block + block, 1))
+    assert "question 'target_workload' stands twice" in caught.value.message
+
+
+@given(
+    st.integers(0, len(TEXT)), st.text(max_size=9) | st.sampled_from(["\ud800", "&a ", "!x ", "\t", "---\n", "<<: "])
+)
+@settings(deadline=None)  # two cores may be busy
+def test_any_text_in_a_runbook_is_read_or_refused_with_its_place(at: int, junk: str) -> None:
+    try:
+        load(TEXT[:at] + junk + TEXT[at:])
+    except GpufixError as error:
+        assert re.match(r"book\.yml:[1-9]\d*:[1-9]\d*: ", error.message), error.message
+        assert len(error.message.splitlines()) == 1
+
+
 def paths(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
     found = [path] if path else []
     if isinstance(value, dict):
@@ -125,6 +164,7 @@ DATA = yaml.safe_load(TEXT)
 
 
 @given(st.sampled_from(paths(DATA)), st.sampled_from([None, 7, "x", [], {}, {"x": 1}, "{{ lookup('pipe', 'id') }}"]))
+@settings(deadline=None)  # two cores may be busy
 def test_any_damaged_runbook_loads_or_is_refused_with_a_place(path: tuple[str | int, ...], junk: Any) -> None:
     damaged = copy.deepcopy(DATA)
     where = damaged

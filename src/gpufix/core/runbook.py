@@ -1,4 +1,4 @@
-"""Reads a runbook: YAML text -> Runbook, with every mistake named by file, line and the nearest right word. Pure.
+"""Reads a runbook: YAML text -> Runbook, with every mistake named by its place and the nearest right word. Pure.
 
 A runbook is data and cannot become a language: its conditions are ``all`` / ``any`` / ``not`` over named observations
 (``core.observations``), findings (root cause ids) and answers. Real logic lives in a playbook.
@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpufix.core.checked_yaml import Path, load_checked
-from gpufix.errors import ExitStatus, GpufixError
-from gpufix.text import did_you_mean
+from gpufix.core.checked_yaml import Marks, Path, load_checked, mistake, near, quoted
+from gpufix.errors import GpufixError
 
 Scalar = str | int | bool
 
@@ -111,11 +110,11 @@ def load_runbook(
 ) -> Runbook:
     """The runbook in ``text``. ``observations``, ``findings`` and ``playbooks`` are the names that exist.
 
-    Raises GpufixError (exit status 2) with ``file:line`` for broken YAML, a schema violation or an unknown name.
+    Raises GpufixError (exit status 2) with ``file:line:column`` for broken YAML, a schema violation or an unknown name.
     """
-    data, lines = load_checked(text, file, schema, "runbook")
+    data, marks = load_checked(text, file, schema, "runbook")
     book = _runbook(data)
-    _check_names(book, data, file, lines, observations, findings, playbooks)
+    _check_names(book, data, file, marks, observations, findings, playbooks)
     return book
 
 
@@ -182,7 +181,7 @@ def _check_names(
     book: Runbook,
     data: Any,
     file: str,
-    lines: Mapping[Path, int],
+    marks: Marks,
     observations: Sequence[str],
     findings: Sequence[str],
     playbooks: Sequence[str],
@@ -191,17 +190,19 @@ def _check_names(
     choices = {q.id: [choice.value for choice in q.choices] for q in book.questions}
 
     def fail(path: Path, message: str, hint: str) -> GpufixError:
-        return GpufixError(f"{file}:{lines.get(path, 1)}: {message}", hint, ExitStatus.USAGE)
+        return mistake(file, marks[path], message, hint)
 
     def visit(value: Any, path: Path) -> None:
         if isinstance(value, dict):
             for kind, names in known.items():
                 name = value.get(kind)
                 if isinstance(name, str) and name not in names:
-                    raise fail((*path, kind), f"unknown {kind} {name!r}", did_you_mean(name, names))
+                    raise fail((*path, kind), f"unknown {kind} {quoted(name)}", near(name, names))
             asked, wanted = value.get("answer"), value.get("is")
             if isinstance(asked, str) and isinstance(wanted, str) and wanted not in choices[asked]:
-                raise fail((*path, "is"), f"{wanted!r} is no choice of {asked!r}", did_you_mean(wanted, choices[asked]))
+                raise fail(
+                    (*path, "is"), f"{quoted(wanted)} is no choice of {quoted(asked)}", near(wanted, choices[asked])
+                )
             for key, part in value.items():
                 visit(part, (*path, key))
         elif isinstance(value, list):
@@ -209,19 +210,25 @@ def _check_names(
                 visit(part, (*path, index))
 
     visit(data, ())
+    asked_before: set[str] = set()
     for index, question in enumerate(book.questions):
+        if question.id in asked_before:
+            raise fail(("questions", index, "id"), f"question {quoted(question.id)} stands twice", "keep one of them")
+        asked_before.add(question.id)
         if question.default not in choices[question.id]:
             raise fail(
                 ("questions", index, "default"),
-                f"default {question.default!r} is no choice",
-                did_you_mean(question.default, choices[question.id]),
+                f"default {quoted(question.default)} is no choice",
+                near(question.default, choices[question.id]),
             )
     seen: set[str] = set()
     for index, step in enumerate(book.steps):
         if step.id in seen:
-            raise fail(("steps", index, "id"), f"step {step.id!r} stands twice", "every step has an id of its own")
+            raise fail(
+                ("steps", index, "id"), f"step {quoted(step.id)} stands twice", "every step has an id of its own"
+            )
         seen.add(step.id)
         if step.playbook and step.playbook not in playbooks:
             raise fail(
-                ("steps", index, "playbook"), f"no playbook {step.playbook!r}", did_you_mean(step.playbook, playbooks)
+                ("steps", index, "playbook"), f"no playbook {quoted(step.playbook)}", near(step.playbook, playbooks)
             )

@@ -48,8 +48,8 @@ class Scenario:
 
 
 def load_scenario(text: str, file: str, schema: Mapping[str, Any]) -> Scenario:
-    """The scenario in ``text``. Raises GpufixError (status 2) with ``file:line`` for every mistake in it."""
-    data, _lines = load_checked(text, file, schema, "scenario")
+    """The scenario in ``text``. Raises GpufixError (status 2) with ``file:line:column`` for every mistake in it."""
+    data, _marks = load_checked(text, file, schema, "scenario")
     expect = Expectation(**data["expect"])
     return Scenario(
         id=data["id"],
