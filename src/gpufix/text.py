@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import unicodedata
-from collections.abc import Iterable
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 _BIDI = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
@@ -54,6 +56,27 @@ def redact(text: str) -> str:
         return "(redacted)"
 
     return _SECRET.sub(replace, text)
+
+
+def redact_all(value: Any, text: Callable[[str], str] = redact) -> Any:
+    """``value`` as plain JSON data, each string in it (keys too) passed through ``text``. Anything that is no JSON type
+    becomes a string; a number that is not finite becomes None, since JSON has no word for it."""
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, Mapping):
+        return {text(str(key)): redact_all(part, text) for key, part in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [redact_all(part, text) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, (int, float, bool)) or value is None:
+        return value
+    return text(str(value))
+
+
+def stamp(moment: datetime) -> str:
+    """``moment`` as RFC 3339 in UTC, to the microsecond: ``2026-12-02T12:00:00.000000Z``."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def nearest(word: str, choices: Iterable[str], count: int = 3) -> list[str]:

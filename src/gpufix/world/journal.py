@@ -6,16 +6,18 @@ of a step, with its undo material, is on disk before the step changes anything; 
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.text import redact
+from gpufix.text import redact_all, stamp
 
 VERSION = 1
 
@@ -24,6 +26,15 @@ def state_folder() -> Path:
     """``$XDG_STATE_HOME/gpufix``, else ``~/.local/state/gpufix``."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "gpufix"
+
+
+def operator() -> str:
+    """Who runs this, as ``user@host``, for the record of consents."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no entry for this user id, as in many containers
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 class JournalError(GpufixError):
@@ -51,16 +62,17 @@ class Journal:
 
     @classmethod
     def start(cls, node: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Journal:
-        stamp = now().strftime("%Y%m%dT%H%M%SZ")
+        began = now().strftime("%Y%m%dT%H%M%SZ")
         runs = state_folder() / "runs"
-        name = f"{stamp}-{re.sub(r'[^a-z0-9.-]', '_', node)}-{os.getpid()}"
-        return cls(runs / name, now)
+        name = f"{began}-{re.sub(r'[^a-z0-9.-]', '_', node)}-{os.getpid()}"
+        free = (runs / f"{name}{more}" for more in ("", *(f"-{number}" for number in range(2, 1000))))
+        return cls(next((folder for folder in free if not folder.exists()), runs / name), now)
 
     def write(self, event: str, **fields: Any) -> None:
         """Append one line and wait until it is on disk. Raises GpufixError (status 5) when it cannot be."""
         self._seq += 1
-        record = {"v": VERSION, "seq": self._seq, "at": self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "event": event}
-        line = json.dumps({**record, **_clean(fields)}, sort_keys=False, ensure_ascii=True) + "\n"
+        record = {"v": VERSION, "seq": self._seq, "at": stamp(self._now()), "event": event}
+        line = json.dumps({**record, **redact_all(fields)}, sort_keys=False, ensure_ascii=True) + "\n"
         try:
             data = line.encode()
             while data:
@@ -80,15 +92,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, Mapping):
-        return {str(key): _clean(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_clean(part) for part in value]
-    if isinstance(value, (int, float, bool)) or value is None:
-        return value
-    return redact(str(value))
