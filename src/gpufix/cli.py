@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpufix import workflow
+from gpufix import run_command, workflow
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.session import Reading, Session, read_runbooks
 from gpufix.text import did_you_mean, safe
@@ -19,10 +19,6 @@ from gpufix.world import prompts
 from gpufix.world.cluster import ClusterAccess
 from gpufix.world.playbooks import Access
 
-UNATTENDED = (
-    "run it in a terminal; without one, gpufix diagnose NODE -o json reads the node, "
-    "and each playbook under playbooks/ runs alone"
-)
 _DNS_1123 = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
@@ -60,7 +56,24 @@ def build_parser() -> argparse.ArgumentParser:
     _node(recover)
     _access(recover)
 
-    for command in (diagnose, recover):
+    run_command.add_recover_options(recover)
+
+    plan = commands.add_parser("plan", help="say every step that recover would take, with its dry run; changes nothing")
+    _node(plan)
+    _access(plan)
+    run_command.add_plan_options(plan)
+
+    show = commands.add_parser("show", help="show a plan that was written with plan --out")
+    show.add_argument("file", metavar="FILE", type=Path)
+    show.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+
+    answers = commands.add_parser("answers", help="write a sample answers file, for a run without a person")
+    answers.add_argument("runbook", metavar="RUNBOOK", nargs="?", help="default: the only one that there is")
+    answers.add_argument("--node", metavar="NODE", dest="answers_node", help="fill in this node's name")
+    answers.add_argument("--out", metavar="FILE", type=Path, help="write it there, to a new file (default: stdout)")
+    answers.add_argument("--schema", action="store_true", help="print the JSON Schema of the file, for editors")
+
+    for command in (diagnose, recover, plan, answers):
         command.add_argument("--runbooks", metavar="DIR", type=Path, help="runbooks of your own instead of gpufix's")
 
     capture = commands.add_parser("capture", help="write what diagnose reads into a folder, without secrets")
@@ -75,6 +88,7 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="lab_command", metavar="COMMAND", required=True, parser_class=_Parser)
     recover = commands.add_parser("recover", help="start the lab, walk its node back to life, stop it")
     recover.add_argument("node", metavar="NODE", nargs="?", help="default: the scenario's node")
+    run_command.add_recover_options(recover)
     up = commands.add_parser("up", help="start a lab that stays")
     serve = commands.add_parser("serve", help="be that lab, in the foreground")
     for command in (recover, up, serve):
@@ -154,13 +168,19 @@ def _complain(error: GpufixError) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "lab":
         return _run_lab(arguments)
+    if arguments.command == "show":
+        return run_command.show(arguments)
+    if arguments.command == "answers":
+        if arguments.answers_node is not None:
+            _check_node_name(arguments.answers_node)
+        return run_command.answers(arguments)
     _check_node_name(arguments.node)
     if arguments.host is not None:
         _check_host_name(arguments.host)
-    if arguments.command == "recover":
-        prompts.check_terminal(UNATTENDED)
+    if arguments.command in ("recover", "plan"):
         books = read_runbooks(arguments.runbooks)  # a mistake in one is told before anything is asked or read
-        return workflow.recover(_session(arguments), books)
+        run = run_command.recover if arguments.command == "recover" else run_command.plan
+        return run(arguments, lambda ui: _session(arguments, ui), books)
     reading = _read(arguments)
     if arguments.command == "capture":
         workflow.capture(reading, arguments.output)
@@ -200,46 +220,53 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
     from gpufix.lab import commands as lab
     from gpufix.lab.server import environment
 
-    prompts.check_terminal(
-        "run it in a terminal; without one, gpufix lab up and gpufix lab shell COMMAND drive the lab"
-    )
-    ui = TerminalUi()
+    arguments.host = None
+    attended = arguments.answers is None and not arguments.check
+    if attended:
+        prompts.check_terminal(
+            "run it in a terminal; without one give --answers FILE (gpufix answers writes a sample), "
+            "or drive the lab with gpufix lab up and gpufix lab shell COMMAND"
+        )
     if lab.is_up(folder):
         if arguments.scenario or arguments.pace:
             raise GpufixError(
                 f"a practice lab is up in {folder} already",
                 "gpufix lab down ends it; without --scenario and --pace, gpufix lab recover walks the one that is up",
             )
-        node = arguments.node or lab.require_up(folder)
-        _check_node_name(node)
-        os.environ.update(environment(folder, node))
-        return workflow.recover(_lab_session(node, ui), read_runbooks())
+        arguments.node = arguments.node or lab.require_up(folder)
+        _check_node_name(arguments.node)
+        os.environ.update(environment(folder, arguments.node))
+        return _walk_in_lab(arguments)
     scenario = lab.find_scenario(arguments.scenario or "incident")
-    node = arguments.node or scenario.node
-    _check_node_name(node)
+    arguments.node = arguments.node or scenario.node
+    _check_node_name(arguments.node)
     with lab.running(folder, scenario, arguments.pace or lab.PACE) as practice:
+        ui = run_command.ui_for(arguments, attended)
         title = f"Practice lab, scenario {scenario.id}: {scenario.title}"
         ui.say([*ui.style.wrap(ui.style.paint(title, "bold")), "", *ui.style.wrap(scenario.summary, 2), ""])
-        status = workflow.recover(_lab_session(node, ui), read_runbooks())
+        status = _walk_in_lab(arguments)
         ui.say(lab.epilogue(practice))
     return status
 
 
-def _lab_session(node: str, ui: TerminalUi) -> Session:
-    return Session(node, node, Access(), ClusterAccess(), ui)
+def _walk_in_lab(arguments: argparse.Namespace) -> ExitStatus:
+    def session_of(ui: TerminalUi) -> Session:
+        return Session(arguments.node, arguments.node, Access(), ClusterAccess(), ui)
+
+    return run_command.recover(arguments, session_of, read_runbooks())
 
 
 def _read(arguments: argparse.Namespace) -> Reading:
     if getattr(arguments, "snapshot", None) is not None:
         return workflow.read_folder(arguments.snapshot, arguments.node)
-    session = _session(arguments)
+    session = _session(arguments, TerminalUi())
     reading = session.read()
     session.ui.progress("")
     workflow.require_one(reading)
     return reading
 
 
-def _session(arguments: argparse.Namespace) -> Session:
+def _session(arguments: argparse.Namespace, ui: TerminalUi) -> Session:
     for inventory in arguments.inventory:
         if not inventory.endswith(",") and not Path(inventory).exists():
             raise GpufixError(f"no inventory {inventory!r}", _near_files(inventory))
@@ -253,7 +280,7 @@ def _session(arguments: argparse.Namespace) -> Session:
         arguments.host or arguments.node,
         access,
         ClusterAccess(kubeconfig, arguments.context),
-        TerminalUi(),
+        ui,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from gpufix.core.conditions import World, evaluate
 from gpufix.core.fold import PlayResult
@@ -14,6 +16,38 @@ from gpufix.model import GpuHolder
 from gpufix.session import Session
 from gpufix.text import safe
 from gpufix.world.prompts import Option
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """What was decided at a gate. ``choice``: apply | skip | quit | refuse (no consent: ``by`` says what is missing).
+
+    ``by`` is where it was decided, in words, ``who`` the person (user@host). ``kills``: the processes on the GPU that
+    may die; None means those that the gate showed.
+    """
+
+    choice: str
+    by: str
+    who: str = ""
+    kills: frozenset[int] | None = None
+
+
+class Approver(Protocol):
+    """Decides at a gate, once its dry run was shown. Raises Interrupted."""
+
+    def decide(self, gate: Gate, by_hand: str) -> Approval: ...
+
+
+class PromptApprover:
+    """A person at the terminal. ``waiting`` is told the step for which the gate now stands open."""
+
+    def __init__(self, who: str, waiting: Callable[[str], None] = lambda step: None) -> None:
+        self._who = who
+        self._waiting = waiting
+
+    def decide(self, gate: Gate, by_hand: str) -> Approval:
+        self._waiting(gate.planned.step.id)
+        return Approval(gate.ask(by_hand), "at its gate", self._who)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,11 @@ def playbook_names() -> list[str]:
     return sorted(path.name for path in _folder("playbooks").glob("*.yml"))
 
 
+def module_paths() -> list[Path]:
+    """The modules of the playbooks, and the code that these share."""
+    return sorted(path for name in ("library", "module_utils") for path in (_folder("playbooks") / name).glob("*.py"))
+
+
 def runbook_paths(folder: Path | None = None) -> list[Path]:
     """The runbooks of gpufix, or those in ``folder``. Raises GpufixError (status 2) where there are none."""
     found = sorted((folder or _folder("runbooks")).glob("*.yml"))
@@ -67,6 +72,16 @@ def scenario_schema() -> dict[str, Any]:
 
 def runbook_schema() -> dict[str, Any]:
     schema: dict[str, Any] = json.loads(read_text("runbook.schema.json"))
+    return schema
+
+
+def plan_schema() -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads(read_text("plan.schema.json"))
+    return schema
+
+
+def result_schema() -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads(read_text("result.schema.json"))
     return schema
 
 

@@ -28,20 +28,34 @@ class TerminalUi:
     Off a terminal each new progress text is a line of its own, without the seconds that only tick.
     """
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        *,
+        quiet: bool = False,
+        answer: TextIO | None = None,
+    ) -> None:
+        """``quiet``: nothing is said. ``answer`` is where the result will be printed, if elsewhere than the talk: lines
+        are made for that stream, so that no colour reaches a file."""
         self.out = out if out is not None else sys.stdout
         self.err = err if err is not None else sys.stderr
-        self.style = style_for(self.out)
+        self.quiet = quiet
+        self.style = style_for(answer if answer is not None and not answer.isatty() else self.out)
         self._live = False
         self._last = ""
 
     def say(self, lines: Iterable[str]) -> None:
         self.progress("")
+        if self.quiet:
+            return
         for line in lines:
             self.out.write(line + "\n")
         self.out.flush()
 
     def progress(self, text: str) -> None:
+        if self.quiet:
+            return
         if self.err.isatty():
             width = max(20, shutil.get_terminal_size((100, 24)).columns - 1)
             if text:

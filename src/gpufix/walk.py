@@ -6,30 +6,29 @@ apply -> observe until the post-condition holds -> journal the result.
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gpufix import resources
-from gpufix.core.actions import actions_of
-from gpufix.core.conditions import Verdict, World, evaluate, findings_of, resolve
+from gpufix.core.conditions import Verdict, World, evaluate, findings_of
 from gpufix.core.fold import PlayResult, Trouble, explain
 from gpufix.core.invariants import Action, Consent
 from gpufix.core.plan import Decision, PlannedStep, may_skip, plan_step, target_of
+from gpufix.core.plan_data import preview_as_data
+from gpufix.core.render.plan_text import change_lines
 from gpufix.core.render.terminal import violation_lines
 from gpufix.core.runbook import Runbook, RunbookStep
 from gpufix.core.undo import capture_undo
-from gpufix.core.workload import WORKLOAD_LABEL
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.gate import Gate
+from gpufix.gate import Approver, Gate
 from gpufix.model import Status
-from gpufix.session import Reading, Session, Variables, unread_side
+from gpufix.record import Record
+from gpufix.session import Reading, Session, unread_side
+from gpufix.steps import StepRunner, expected_of
 from gpufix.text import duration_s, safe
 from gpufix.world.interrupts import Interrupts
-from gpufix.world.journal import Journal, JournalError
+from gpufix.world.journal import JournalError
 from gpufix.world.prompts import Interrupted
 
 POLL_SECONDS = 1.0
@@ -50,6 +49,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
     UNREACHABLE = "unreachable"
     LATE = "not reached in time"
+    NO_CONSENT = "no consent"
     INTERRUPTED = "interrupted"
 
     @property
@@ -76,12 +76,20 @@ class Walker:
     runbook: Runbook
     answers: Mapping[str, str]
     findings: Mapping[str, str]
-    journal: Journal
+    record: Record
     interrupts: Interrupts
     latest: Reading
+    approver: Approver
     results: list[StepResult] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
+    """What the applied steps changed, as short lines."""
     _read_at: float = field(default=float("-inf"), init=False)
     _acted: bool = field(default=False, init=False)
+    _runner: StepRunner = field(init=False)
+    _waited_for: tuple[str, str] = field(default=("", ""), init=False)
+
+    def __post_init__(self) -> None:
+        self._runner = StepRunner(self.session, self.answers)
 
     def walk(self, step: RunbookStep) -> StepResult:
         """Take ``step`` through its seven moves. Whatever happens is in the journal before this returns."""
@@ -99,7 +107,7 @@ class Walker:
             result = StepResult(step.id, outcome, f"{error.message}{tail}", changed=self._acted)
         seconds = self.session.clock.monotonic() - began
         result = StepResult(step.id, result.outcome, result.text, seconds, result.changed)
-        self.journal.write(
+        self.record.write(
             "step-result", step=step.id, outcome=str(result.outcome), text=result.text, seconds=round(seconds, 1)
         )
         self.results.append(result)
@@ -126,6 +134,7 @@ class Walker:
         planned = plan_step(step, self._world())
         if planned.decision is Decision.LEFT_OUT:
             return StepResult(step.id, Outcome.LEFT_OUT, planned.reason)
+        self.record.tell("step-start", step=step.id, number=number, decision=str(planned.decision))
         say(["", style.paint(f"Step {number} of {len(self.runbook.steps)}: {step.id}", "bold") + f"  {step.title}"])
         if planned.decision is Decision.NOOP:
             return self._noop(planned)
@@ -137,23 +146,33 @@ class Walker:
         return self._act(step, planned)
 
     def _act(self, step: RunbookStep, planned: PlannedStep) -> StepResult:
-        preview = self._run(step, check=True)
+        preview = self._runner.run(step, check=True)
         if not preview.ok:
             return self._preview_failed(step, preview)
         if self.interrupts.stop:
             return _stopped(step)
-        expected = {**_expected(preview), **self._expected_node(planned)}
+        expected = expected_of(preview, planned.actions, self.latest.facts)
         gate = Gate(self.session, planned, preview, self._world(), may_skip(self.runbook, planned, self._world()))
         shown = gate.show_preview()
-        choice = gate.ask(self._by_hand(step))
-        if choice == "quit":
-            return StepResult(step.id, Outcome.QUIT, "declined at its gate; nothing of it was done")
-        if choice == "skip":
-            return StepResult(step.id, Outcome.SKIPPED, "skipped at its gate")
+        self.record.tell("preview", step=step.id, **preview_as_data(preview))
+        approval = self.approver.decide(gate, self._runner.by_hand(step))
+        if approval.choice == "quit":
+            return StepResult(step.id, Outcome.QUIT, f"declined {approval.by}; nothing of it was done")
+        if approval.choice == "refuse":
+            return StepResult(step.id, Outcome.NO_CONSENT, f"{approval.by}; nothing of it was done")
+        if approval.choice == "skip":
+            return StepResult(step.id, Outcome.SKIPPED, f"skipped {approval.by}")
         target = target_of(self.answers)
-        consent = Consent(step.id, target, gate.holder_pids if shown else None)
-        self.journal.write(
-            "consent", step=step.id, by="prompt", destructive=planned.destructive, gpu_holders=sorted(gate.holder_pids)
+        killed = gate.holder_pids if approval.kills is None else approval.kills
+        consent = Consent(step.id, target, killed if shown else None)
+        self.record.write(
+            "consent",
+            step=step.id,
+            by=approval.by,
+            who=approval.who,
+            destructive=planned.destructive,
+            gpu_holders=sorted(gate.holder_pids),
+            kills=sorted(killed) if shown else [],
         )
         # the gate may have stood open for hours: everything is read and judged once more, right before acting
         self.session.ui.progress("reading the node once more before acting")
@@ -170,10 +189,10 @@ class Walker:
             return self._blocked(last)
         if self.interrupts.stop:
             return _stopped(step)
-        self.journal.write("intent", step=step.id, playbook=step.playbook, undo=undo, irreversible=step.irreversible)
+        self.record.write("intent", step=step.id, playbook=step.playbook, undo=undo, irreversible=step.irreversible)
         self._acted = True
-        done = self._run(step, expected=expected)
-        self.journal.write(
+        done = self._runner.run(step, expected=expected)
+        self.record.write(
             "applied",
             step=step.id,
             ok=done.ok,
@@ -181,6 +200,7 @@ class Walker:
             tasks=_tasks(done),
             backup=done.returned("backup"),
         )
+        self.changes += change_lines(step.id, done)
         if done.trouble is Trouble.KILLED:
             return StepResult(step.id, Outcome.INTERRUPTED, f"interrupted, state unknown: {done.message}", changed=True)
         if not done.ok:
@@ -199,7 +219,7 @@ class Walker:
     def _preview_failed(self, step: RunbookStep, preview: PlayResult) -> StepResult:
         if preview.trouble is Trouble.KILLED:
             return StepResult(step.id, Outcome.INTERRUPTED, "interrupted during its preview; nothing of it was done")
-        reason = explain(preview, self._host(step))
+        reason = explain(preview, self._runner.host(step))
         style = self.session.ui.style
         self.session.ui.say(
             style.wrap(
@@ -212,7 +232,7 @@ class Walker:
         return StepResult(step.id, outcome, f"its dry run failed, nothing of it was done: {reason}")
 
     def _apply_failed(self, step: RunbookStep, done: PlayResult) -> StepResult:
-        reason = explain(done, self._host(step))
+        reason = explain(done, self._runner.host(step))
         partial = done.returned("done")
         so_far = f"; done before that: {', '.join(map(str, partial))}" if isinstance(partial, list) and partial else ""
         self._read()
@@ -220,46 +240,6 @@ class Walker:
         return StepResult(step.id, outcome, f"{reason}{so_far}", changed=True)
 
     # --- running and waiting -----------------------------------------------------------------------------------------
-
-    def _by_hand(self, step: RunbookStep) -> str:
-        """The command that shows the same dry run without gpufix."""
-        command = ["ansible-playbook"]
-        for inventory in self.session.access.inventory:
-            command += ["-i", inventory]
-        command.append(str(resources.playbook_path(step.playbook)))
-        for name, value in self._variables(step).items():
-            command += ["-e", f"{name}={value}"]
-        return shlex.join([*command, "--check", "--diff"])
-
-    def _variables(self, step: RunbookStep) -> dict[str, str | int | bool]:
-        variables: dict[str, str | int | bool] = {"gpufix_host": self.session.host, "gpufix_node": self.session.node}
-        access = self.session.cluster_access
-        if access.kubeconfig:
-            variables["gpufix_kubeconfig"] = access.kubeconfig
-        if access.context:
-            variables["gpufix_context"] = access.context
-        for name, value in step.variables.items():
-            resolved = resolve(value, self.answers)
-            if resolved is not None:
-                variables[name] = resolved
-        return variables
-
-    def _run(self, step: RunbookStep, *, check: bool = False, expected: Variables | None = None) -> PlayResult:
-        self.session.ui.progress(f"{'dry run of' if check else 'applying'} {step.playbook}")
-        variables = {**self._variables(step), **(expected or {})}
-        return self.session.run(step.playbook, self._host(step), variables, check=check)
-
-    def _expected_node(self, planned: PlannedStep) -> dict[str, str | int | bool]:
-        """What the gate shows of the node, for a relabel: the playbook refuses when it is another one by then."""
-        node = self.latest.facts.node.value
-        if Action.RELABEL not in planned.actions or node is None:
-            return {}
-        label = node.labels.get(WORKLOAD_LABEL, "")
-        expected = {"gpufix_expect_workload_config": label, "gpufix_node_uid": node.uid}
-        return {name: value for name, value in expected.items() if re.fullmatch(r"[A-Za-z0-9._-]*", value)}
-
-    def _host(self, step: RunbookStep) -> str:
-        return "localhost" if actions_of(step.playbook) == frozenset({Action.RELABEL}) else self.session.host
 
     def _world(self) -> World:
         return World(self.latest.facts, self.answers, self.findings)
@@ -294,6 +274,7 @@ class Walker:
                 ui.progress(f"holds; watching that it stays so: {now - holds_since:.0f} of {step.stable_for} s")
             else:
                 ui.progress(f"waiting {now - began:.0f} of {step.timeout} s: {_awaited(verdict)}")
+                self._tell_waiting(step, verdict)
             if self.interrupts.kill:
                 ui.progress("")
                 return StepResult(
@@ -307,6 +288,13 @@ class Walker:
                 late = f"after {duration_s(now - began)} still: {_open(verdict) or 'it does not stay so'}"
                 return StepResult(step.id, Outcome.LATE, late, changed=changed)
             clock.sleep(POLL_SECONDS)
+
+    def _tell_waiting(self, step: RunbookStep, verdict: Verdict) -> None:
+        """Once for each thing that is awaited: a stream that repeats itself every second helps nobody."""
+        awaited = _open(verdict)
+        if (step.id, awaited) != self._waited_for:
+            self._waited_for = (step.id, awaited)
+            self.record.tell("waiting", step=step.id, on="effect", awaited=[leaf.text for leaf in verdict.open_parts()])
 
     def _dies_of_something_else(self, suspects: dict[str, int]) -> str | None:
         """The kubelet dies again, of another cause than the one this recovery is for: waiting on would hide that.
@@ -343,19 +331,16 @@ def _awaited(verdict: Verdict) -> str:
     return leaf.text + (f" ({leaf.because})" if leaf.because else "")
 
 
-def _expected(preview: PlayResult) -> dict[str, str | int | bool]:
-    """Digests of what the dry run saw: the playbook refuses when the world has moved since the gate showed it."""
-    found: dict[str, str | int | bool] = {}
-    for key in ("fstab_sha256", "swaps_sha256"):
-        value = preview.returned(key)
-        if isinstance(value, str) and value.isalnum():
-            found[f"gpufix_expect_{key}"] = value
-    return found
-
-
 def _tasks(result: PlayResult) -> list[dict[str, Any]]:
     return [
-        {"task": task.name, "host": task.host, "changed": task.changed, "failed": task.failed, "message": task.message}
+        {
+            "task": task.name,
+            "host": task.host,
+            "changed": task.changed,
+            "failed": task.failed,
+            "message": task.message,
+            "diffs": [dict(record) for record in task.diffs],
+        }
         for task in result.tasks
         if task.changed or task.failed or task.unreachable
     ]

@@ -12,14 +12,14 @@ LONG = (
     "[incident]", "[label-already-set]", "[no-operator]", "[old-kubelet]", "[swap-from-a-unit]", "[wrong-order]",
     "test_up_status_shell_recover_and_down",
 )  # fmt: skip
-"""What the test command leaves out, for time, besides test_recover.py: whole walks. They are run with ``-m long``."""
+"""What the test command leaves out, for time, besides the files of shared tests: whole walks, run with ``-m long``."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent not in item.path.parents:
             continue
-        if item.path.name == "test_recover.py" or any(name in item.name for name in LONG):
+        if item.path.name in ("test_recover.py", "test_unattended.py") or any(name in item.name for name in LONG):
             item.add_marker(pytest.mark.long)
 
 

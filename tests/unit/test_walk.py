@@ -4,8 +4,8 @@ operator, systemd and other people acting in between. What it says is true, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,132 +13,20 @@ import order_model as model
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from order_model import Attempt, Faults, World
+from model_session import BOOK, ModelSession, Ui, calm, whole
+from order_model import World
 
 from gpufix import walk as walk_module
-from gpufix.core.fold import PlayResult, TaskResult, Trouble
+from gpufix.core.fold import PlayResult
 from gpufix.core.observations import observe
-from gpufix.core.render.terminal import Style
 from gpufix.errors import GpufixError
-from gpufix.model import Diagnosis, Evidence, Facts, Finding, GpuCard, NodeFacts, Observation, Snapshot, Status
-from gpufix.session import Reading, read_runbooks
+from gpufix.gate import PromptApprover
+from gpufix.model import Evidence, Facts, Finding, GpuCard, NodeFacts, Observation, Status
+from gpufix.record import Record
+from gpufix.session import Reading
 from gpufix.walk import Outcome, StepResult, Walker
-from gpufix.world.cluster import ClusterAccess
 from gpufix.world.interrupts import Interrupts
 from gpufix.world.journal import Journal
-from gpufix.world.playbooks import Access
-from gpufix.world.prompts import Option
-
-(BOOK,) = read_runbooks()
-STEP_OF = {step.playbook: step.id for step in BOOK.steps if step.playbook}
-SICK = Finding("swap-on", Status.CONFIRMED, "swap", (Evidence("host/kubelet.journal:1", "swap"),))
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-@dataclass
-class Ui:
-    """Answers questions with ``choose``; keeps what was said."""
-
-    choose: Callable[[str, Sequence[str]], str]
-    type_name: Callable[[], str] = lambda: model.NODE
-    said: list[str] = field(default_factory=list)
-    style: Style = field(default_factory=Style)
-
-    def say(self, lines: Iterable[str]) -> None:
-        self.said += lines
-
-    def progress(self, text: str) -> None:
-        pass
-
-    def ask_choice(self, message: str, options: Sequence[Option], default: str) -> str:
-        return self.choose(message, [option.value for option in options])
-
-    def ask_text(self, message: str) -> str:
-        return self.type_name()
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.said)
-
-
-class ModelSession:
-    """Stands where Session stands, with the model for a world. ``meanwhile`` is asked before each look at it."""
-
-    node = model.NODE
-    host = model.NODE
-    access = Access(("inventory",))
-    cluster_access = ClusterAccess()
-
-    def __init__(
-        self, world: World, ui: Ui, meanwhile: Callable[[World], World], ends: Callable[[Sequence[Any]], Any]
-    ) -> None:
-        self.world = world
-        self.ui = ui
-        self.clock = Clock()
-        self.meanwhile = meanwhile
-        self.ends = ends
-        self.faults = Faults()
-        self.fault = ""
-        self.applied: list[str] = []
-        self.finding = SICK
-        self.shown: frozenset[int] | None = None
-
-    def facts(self) -> Facts:
-        facts = model.read(self.world)
-        node = facts.node.value
-        assert node is not None
-        gpu = "nvidia.com/gpu" if self.world.label == "container" else "nvidia.com/RTX"
-        node = replace(node, allocatable={gpu: "1"}, capacity={gpu: "1"})
-        vm = model_vm()
-        return replace(facts, node=Observation.of(node), vms=Observation.of((vm,)))
-
-    def read(self) -> Reading:
-        self.world = self.meanwhile(self.world)
-        return Reading(Snapshot(model.NODE, {}), self.facts(), Diagnosis(model.NODE, None, self.finding, ()))
-
-    def run(self, playbook: str, host: str, variables: Mapping[str, Any], *, check: bool = False) -> PlayResult:
-        step = STEP_OF[playbook]
-        if check:
-            return PlayResult(True, Trouble.NONE, "", (TaskResult(step, host, "m", changed=True),))
-        target = variables.get("gpufix_workload_config") or self.target
-        attempt = Attempt(step, target, shown=frozenset(self.world.jobs) if target == "vm-passthrough" else None)
-        possible = list(model.outcomes(self.world, attempt))
-        whole = possible[-1]
-        outcome = self.ends(possible)
-        self.fault = self.fault or self.faults.of_step(self.world, outcome)
-        self.world = outcome[0]
-        self.applied.append(step)
-        ok = outcome == whole
-        return PlayResult(ok, Trouble.NONE if ok else Trouble.FAILED, "" if ok else "it broke half-way", ())
-
-    target = "container"
-
-
-def model_vm() -> Any:
-    from gpufix.model import VmFacts
-
-    return VmFacts("default", "gpu-fedora", "ErrorUnschedulable", {"nvidia.com/RTX": 1})
-
-
-def whole(possible: Sequence[Any]) -> Any:
-    return possible[-1]
-
-
-def calm(world: World) -> World:
-    """The operator follows the label and nothing else happens."""
-    if world.operator and world.deploy_vfio != (world.served == "vm-passthrough"):
-        return next(after for after, _ in model.autonomous(world) if after.deploy_vfio != world.deploy_vfio)
-    return world
 
 
 def go(
@@ -148,7 +36,14 @@ def go(
     number = len(list(tmp_path.iterdir()))
     journal = Journal(tmp_path / f"run{number}")
     walker = Walker(
-        session, BOOK, {"target_workload": target}, {"swap-on": "confirmed"}, journal, Interrupts(), session.read()
+        session,
+        BOOK,
+        {"target_workload": target},
+        {"swap-on": "confirmed"},
+        Record(journal),
+        Interrupts(),
+        session.read(),
+        PromptApprover("tester"),
     )  # type: ignore[arg-type]
     results = []
     for step in BOOK.steps:
@@ -349,7 +244,14 @@ def test_a_gate_that_stood_open_is_followed_by_a_fresh_look_at_the_next_step(tmp
     first = session.read()
     session.world = session.world._replace(label="vm-passthrough", deploy_vfio=True, operator=False)
     walker = Walker(
-        session, BOOK, {"target_workload": "container"}, {"swap-on": "confirmed"}, journal, Interrupts(), first
+        session,
+        BOOK,
+        {"target_workload": "container"},
+        {"swap-on": "confirmed"},
+        Record(journal),
+        Interrupts(),
+        first,
+        PromptApprover("tester"),
     )  # type: ignore[arg-type]
     assert walker.walk(BOOK.steps[0]).outcome is Outcome.DONE, "not a no-op on the strength of an old reading"
     journal.close()
@@ -360,7 +262,14 @@ def test_the_journal_stops_the_run_when_it_cannot_be_written(tmp_path: Path) -> 
     journal = Journal(tmp_path / "run")
     journal.close()
     walker = Walker(
-        session, BOOK, {"target_workload": "container"}, {"swap-on": "confirmed"}, journal, Interrupts(), session.read()
+        session,
+        BOOK,
+        {"target_workload": "container"},
+        {"swap-on": "confirmed"},
+        Record(journal),
+        Interrupts(),
+        session.read(),
+        PromptApprover("tester"),
     )  # type: ignore[arg-type]
     with pytest.raises(GpufixError, match="journal cannot be written"):
         walker.walk(BOOK.steps[0])

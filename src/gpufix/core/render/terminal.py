@@ -196,11 +196,12 @@ def verdict_lines(verdicts: Verdicts, style: Style) -> list[str]:
     return lines
 
 
-def plan_lines(plan: Plan, style: Style) -> list[str]:
-    """The steps ahead, one line each and the reason below."""
+def plan_lines(plan: Plan, origins: Mapping[str, str], style: Style) -> list[str]:
+    """The steps ahead, one line each and the reason below. ``origins`` says where each answer came from."""
     lines = [style.paint(f"Plan: {plan.runbook.title}", "bold")]
     for question, answer in plan.answers.items():
-        lines.append(f"  {question} = {safe(answer)}")
+        origin = origins.get(question, "")
+        lines.append(f"  {question} = {safe(answer)}" + (f" (from {safe(origin)})" if origin else ""))
     colour = {
         Decision.RUN: "cyan",
         Decision.NOOP: "green",

@@ -1,0 +1,167 @@
+"""What was agreed to: the consents of an answers file at the gates, and those of a person, for such a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpufix.core.answers import Answers, StepConsent, consent_problem, plan_problem
+from gpufix.core.plan import Decision, Plan, PlannedStep, target_of
+from gpufix.core.plan_data import Given, killed_by
+from gpufix.core.runbook import Runbook
+from gpufix.core.workload import CONTAINER
+from gpufix.errors import ExitStatus, GpufixError
+from gpufix.gate import Approval, Approver, Gate
+from gpufix.session import Reading
+from gpufix.text import safe
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked of ``recover`` or ``plan``.
+
+    ``answers``: the file of an unattended run; None where a person answers. ``given``: the answers known beforehand,
+    from that file and from ``-a``. ``plan``: a plan file's data, which the world must still match. ``check``: walk
+    nothing, make the plan with its dry runs.
+    """
+
+    books: Sequence[Runbook]
+    answers: Answers | None = None
+    given: Mapping[str, Given] = field(default_factory=dict)
+    plan: Mapping[str, Any] | None = None
+    check: bool = False
+    who: str = ""
+
+    @property
+    def attended(self) -> bool:
+        return self.answers is None
+
+    @property
+    def digest(self) -> str | None:
+        """Of the plan that was given."""
+        return str(self.plan["digest"]) if self.plan is not None else None
+
+
+def require_consents(request: Request, plan: Plan, reading: Reading) -> None:
+    """An unattended run knows before its first change that it may do all of its plan.
+
+    Raises GpufixError: status 4 for a step that an order rule blocks, 3 for one that is refused, 2 naming the consents
+    that are missing.
+    """
+    for planned in plan.steps:
+        if planned.decision is Decision.BLOCKED:
+            rule = f"{planned.violations[0].rule}: " if planned.violations else ""
+            hint = planned.violations[0].hint if planned.violations else ""
+            raise GpufixError(
+                f"{planned.step.id} is blocked, nothing was changed: {rule}{planned.reason}", hint, ExitStatus.BLOCKED
+            )
+    if declined := _declined(request, plan):
+        raise GpufixError(f"declined: {declined[0]}; nothing was changed", "", ExitStatus.DECLINED)
+    if problems := _problems(request, plan, reading):
+        raise GpufixError(
+            "; ".join(problems) + "; nothing was changed",
+            f"gpufix answers {plan.runbook.id} --node {plan.node} shows every consent and what it means",
+        )
+
+
+def consent_gaps(request: Request, plan: Plan, reading: Reading) -> list[str]:
+    """Why a run with this answers file would stop before its first change: a line for each gate that does not open."""
+    return [*_declined(request, plan), *_problems(request, plan, reading)] if request.answers is not None else []
+
+
+def _runs(plan: Plan) -> list[PlannedStep]:
+    return [planned for planned in plan.steps if planned.decision is Decision.RUN]
+
+
+def _declined(request: Request, plan: Plan) -> list[str]:
+    consents = request.answers.consents if request.answers is not None else {}
+    given = [consents[planned.step.id] for planned in _runs(plan) if planned.step.id in consents]
+    return [f"consent.{consent.step} is false ({consent.origin})" for consent in given if consent.kind == "no"]
+
+
+def _problems(request: Request, plan: Plan, reading: Reading) -> list[str]:
+    return [told for planned in _runs(plan) if (told := _problem(request, plan, planned, reading)) is not None]
+
+
+def _problem(request: Request, plan: Plan, planned: PlannedStep, reading: Reading) -> str | None:
+    answers = request.answers
+    assert answers is not None
+    step, consent = planned.step.id, answers.consents.get(planned.step.id)
+    if consent is not None and consent.kind == "no":
+        return None  # refused, not missing
+    if consent is not None and consent.kind == "skip":
+        needs = [later.step.id for later in plan.steps if step in later.assumes and later.decision is Decision.RUN]
+        if needs:
+            return f"{consent.origin}: consent.{step} is skip, but {needs[0]} needs it"
+        return plan_problem(consent, request.digest)
+    told = consent_problem(planned.destructive, step, plan.node, consent, request.digest, answers.file)
+    if told is not None or consent is None or target_of(plan.answers) == CONTAINER:
+        return told
+    agreed = _kills(request, consent)
+    extra = [one for one in reading.facts.gpu_holders.value or () if one.pid not in agreed]
+    if extra:
+        names = ", ".join(f"{one.pid} ({one.command})" for one in extra)
+        return f"consent.{step}.kills in {answers.file} does not list who uses the GPU and dies: {names}"
+    return None
+
+
+def _kills(request: Request, consent: StepConsent) -> frozenset[int]:
+    """The processes that may die: those listed, and those of the plan that the consent is bound to."""
+    if request.plan is None or consent.plan != request.digest:
+        return consent.kills
+    return consent.kills | killed_by(request.plan, consent.step)
+
+
+class AnswersApprover:
+    """Nobody is asked: the gate opens for the consent in the answers file, and for nothing else."""
+
+    def __init__(self, request: Request, say: Callable[[list[str]], None]) -> None:
+        self._request = request
+        self._say = say
+
+    def decide(self, gate: Gate, by_hand: str) -> Approval:
+        answers, step = self._request.answers, gate.planned.step.id
+        assert answers is not None
+        consent = answers.consents.get(step)
+        if consent is not None and consent.kind == "no":
+            return Approval("quit", f"by consent.{step}: false ({consent.origin})")
+        if consent is not None and consent.kind == "skip":
+            if not gate.may_skip:
+                return Approval("refuse", f"{consent.origin}: consent.{step} is skip, but a later step needs it")
+            return Approval("skip", f"by consent.{step} ({consent.origin})")
+        digest, node = self._request.digest, gate.session.node
+        problem = consent_problem(gate.planned.destructive, step, node, consent, digest, answers.file)
+        if consent is None or problem is not None:
+            return Approval("refuse", problem or f"consent.{step} is missing in {answers.file}")
+        self._say([f"  consent.{step} ({safe(str(consent.origin))})"])
+        return Approval("apply", str(consent.origin), self._request.who, _kills(self._request, consent))
+
+
+class Remembering:
+    """Keeps what was agreed to at each gate, so that an answers file can say the same."""
+
+    def __init__(self, approver: Approver, answers: Mapping[str, str]) -> None:
+        self._approver = approver
+        self._answers = answers
+        self._given: dict[str, tuple[str, bool, frozenset[int]]] = {}
+
+    def decide(self, gate: Gate, by_hand: str) -> Approval:
+        approval = self._approver.decide(gate, by_hand)
+        if approval.choice in ("apply", "skip"):
+            killed = gate.holder_pids if approval.kills is None else approval.kills
+            told = killed if target_of(self._answers) != CONTAINER else frozenset()
+            self._given[gate.planned.step.id] = (approval.choice, gate.planned.destructive, told)
+        return approval
+
+    def as_consents(self, node: str) -> dict[str, bool | str | StepConsent]:
+        """As ``core.answers.saved`` takes them."""
+        consents: dict[str, bool | str | StepConsent] = {}
+        for step, (choice, destructive, killed) in self._given.items():
+            if choice == "skip":
+                consents[step] = "skip"
+            elif killed:
+                consents[step] = StepConsent(step, "yes", node, kills=killed)
+            else:
+                consents[step] = node if destructive else True
+        return consents

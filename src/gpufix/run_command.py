@@ -1,0 +1,379 @@
+"""``plan``, ``recover``, ``show`` and ``answers`` as commands: their options, the files they take, what they print.
+
+Stdout holds only the answer when nobody sits at the prompt; the talk is on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpufix import planning, recovery, resources
+from gpufix.consents import Request
+from gpufix.core.answers import (
+    DEFAULT,
+    Answers,
+    answers_schema,
+    file_problem,
+    load_answers,
+    missing_answers,
+    missing_problem,
+    override,
+    sample,
+    saved,
+)
+from gpufix.core.plan_data import Given, read_plan
+from gpufix.core.render.metrics import metrics_text
+from gpufix.core.render.plan_text import plan_data_lines
+from gpufix.core.runbook import Runbook
+from gpufix.errors import ExitStatus, GpufixError
+from gpufix.record import Listener, Notifying, Streaming
+from gpufix.recovery import Result
+from gpufix.results import error_as_data, metrics_of, result_as_data
+from gpufix.session import Session, read_runbooks
+from gpufix.text import did_you_mean, safe
+from gpufix.ui import TerminalUi, style_for
+from gpufix.world import prompts
+from gpufix.world.events import EventStream
+from gpufix.world.journal import operator
+from gpufix.world.metrics import check_metrics_file, write_metrics
+from gpufix.world.notify import Notifier
+
+NO_TERMINAL = (
+    "run it in a terminal; without one give --answers FILE (gpufix answers writes a sample), "
+    "or --check to see the plan only"
+)
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def add_answer_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--answers", metavar="FILE", type=Path, help="answers and consents of a run without a person (gpufix answers)"
+    )
+    parser.add_argument(
+        "-a",
+        metavar="KEY=VALUE",
+        dest="overrides",
+        action="append",
+        default=[],
+        help="answer a question; wins over the file",
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no talk on stderr, errors only")
+
+
+def add_recover_options(parser: argparse.ArgumentParser) -> None:
+    add_answer_options(parser)
+    parser.add_argument(
+        "--plan", metavar="FILE", type=Path, help="refuse if the world has moved since this plan was made"
+    )
+    parser.add_argument("--check", action="store_true", help="make the plan with its dry runs and change nothing")
+    parser.add_argument(
+        "--save-answers",
+        metavar="FILE",
+        type=Path,
+        help="write the answers given here, for the same run without a person",
+    )
+    parser.add_argument("--events", metavar="FILE", help="a JSON line for each change of state; - is stdout")
+    parser.add_argument(
+        "--notify", metavar="URL", help="post to this webhook at start, at each open gate and at the end"
+    )
+    parser.add_argument(
+        "--metrics-file", metavar="FILE", type=Path, help="write a Prometheus textfile at the end (*.prom)"
+    )
+
+
+def add_plan_options(parser: argparse.ArgumentParser) -> None:
+    add_answer_options(parser)
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write the plan there too, for recover --plan")
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def request_from(arguments: argparse.Namespace, books: Sequence[Runbook]) -> Request:
+    """Everything that the command's files say, checked before anything of the cluster is read.
+
+    Raises GpufixError (status 2) for the first mistake.
+    """
+    answers, book = _answers_file(arguments, books)
+    file = getattr(arguments, "plan", None)
+    plan = _plan_file(file, arguments.node, arguments.host) if file is not None else None
+    book = book or _book_of(plan["runbook"]["id"] if plan is not None else None, arguments.overrides, books)
+    answered = override(answers, arguments.overrides, book) if book is not None else {}
+    given = {name: Given(one.value, str(one.origin)) for name, one in answered.items()}
+    if plan is not None:
+        given = _with_plan(given, plan, str(file))
+    if answers is not None and book is not None and arguments.command == "recover":
+        left = [question for question in missing_answers(book, answered) if question.id not in given]
+        if problem := missing_problem(left, answers.file):
+            raise GpufixError(problem, f"gpufix answers {book.id} shows the choices and what they mean")
+    return Request(books, answers, given, plan, getattr(arguments, "check", False), operator())
+
+
+def _answers_file(arguments: argparse.Namespace, books: Sequence[Runbook]) -> tuple[Answers | None, Runbook | None]:
+    if arguments.answers is None:
+        return None, None
+    file = str(arguments.answers)
+    answers, book = load_answers(resources.read_file(arguments.answers), file, books)
+    if problem := file_problem(answers, book.id, arguments.node):
+        raise GpufixError(problem, f"gpufix answers {book.id} --node {arguments.node} writes a sample for this one")
+    return answers, book
+
+
+def _plan_file(file: Path, node: str, host: str | None) -> dict[str, Any]:
+    plan = read_plan(resources.read_file(file), str(file), resources.plan_schema())
+    for name, wanted in (("node", node), ("host", host or node)):
+        if plan[name] != wanted:
+            raise GpufixError(
+                f"{file} is a plan for {name} {plan[name]}, not for {wanted}", "give the plan of this one"
+            )
+    return plan
+
+
+def _book_of(named: str | None, overrides: Sequence[str], books: Sequence[Runbook]) -> Runbook | None:
+    """The runbook that -a is read against before the diagnosis is known: the plan's, else one that asks this."""
+    if named is not None:
+        return next((book for book in books if book.id == named), None)
+    asked = {word.partition("=")[0] for word in overrides}
+    asking = [book for book in books if asked <= {question.id for question in book.questions}]
+    return (asking or list(books))[0] if overrides else None
+
+
+def _with_plan(given: dict[str, Given], plan: dict[str, Any], file: str) -> dict[str, Given]:
+    """The plan's answers too. One that says otherwise is refused: it would be another plan."""
+    for name, answer in plan["answers"].items():
+        if answer["origin"] == str(DEFAULT):
+            continue  # nobody had answered; then a person is asked, or the answers file says it
+        if name in given and given[name].value != answer["value"]:
+            raise GpufixError(
+                f"{given[name].origin}: {name} is {given[name].value}, but {file} was made for {answer['value']}",
+                "make a new plan with these answers: gpufix plan NODE --answers FILE --out FILE",
+            )
+        given.setdefault(name, Given(answer["value"], f"{file}, {answer['origin']}"))
+    return given
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    """Raises GpufixError (status 2) for options that do not go together."""
+    alone = arguments.answers is not None or arguments.check
+    asked = [
+        name
+        for name, given in (
+            ("-o json", arguments.output == "json"),
+            ("--events -", arguments.events == "-"),
+            ("--quiet", arguments.quiet),
+        )
+        if given
+    ]
+    if asked and not alone:
+        raise GpufixError(
+            f"{asked[0]} leaves no room for a wizard", "give --answers FILE, or --check for the plan only"
+        )
+    if arguments.output == "json" and arguments.events == "-":
+        raise GpufixError("-o json and --events - both want stdout", "give --events a file")
+    if alone and getattr(arguments, "ask_become_pass", False):
+        raise GpufixError(
+            "--ask-become-pass would ask, and nobody is there to answer",
+            "let this user run sudo without a password, or name it in the inventory (ansible-vault)",
+        )
+    if arguments.save_answers is not None:
+        if alone:
+            raise GpufixError("--save-answers saves what a person answers", "leave it out with --answers and --check")
+        _check_new(arguments.save_answers, "--save-answers")
+    if arguments.metrics_file is not None:
+        check_metrics_file(arguments.metrics_file)
+
+
+def _check_new(path: Path, option: str) -> None:
+    if os.path.lexists(path):
+        raise GpufixError(f"{option} {path}: it exists", "give a new name; nothing is ever written over")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise GpufixError(
+            f"{option} {path}: the folder {path.parent} is not there or cannot be written", "give another"
+        )
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def recover(
+    arguments: argparse.Namespace, session_of: Callable[[TerminalUi], Session], books: Sequence[Runbook]
+) -> ExitStatus:
+    """Run it, and leave behind what was asked for, however it ends."""
+    check_options(arguments)
+    attended = arguments.answers is None and not arguments.check
+    if attended:
+        prompts.check_terminal(NO_TERMINAL)
+    request = request_from(arguments, books)
+    notifier = Notifier(arguments.notify) if arguments.notify else None
+    ui = ui_for(arguments, attended)
+    session = session_of(ui)
+    stream = EventStream.open(arguments.events)
+    listeners: list[Listener] = [Streaming(stream)]
+    if notifier is not None:
+        listeners.append(Notifying(notifier, arguments.node))
+    began = time.monotonic()
+    try:
+        result = recovery.recover(session, request, listeners)
+        if not result.run:
+            _tell_end(listeners, int(result.status), result.line)
+        _leave_behind(arguments, session, request, result, time.monotonic() - began)
+        _print(arguments, result)
+        return result.status
+    except GpufixError as error:
+        _tell_end(listeners, int(error.exit_status), error.message)
+        failed = Result(arguments.node, error.exit_status, error.message)
+        _write_metrics(arguments, failed, time.monotonic() - began)
+        if arguments.output == "json":
+            print(json.dumps(error_as_data(arguments.node, error), indent=2))
+        raise
+    except (KeyboardInterrupt, prompts.Interrupted):
+        _tell_end(listeners, int(ExitStatus.INTERRUPTED), "interrupted before the first change")
+        raise
+    finally:
+        ui.progress("")
+        stream.close()
+        if notifier is not None:
+            notifier.close()
+        troubles = [*(notifier.troubles if notifier is not None else ()), *([stream.broken] if stream.broken else [])]
+        for trouble in troubles:
+            sys.stderr.write(f"gpufix: {safe(trouble)}\n")
+
+
+def _tell_end(listeners: Sequence[Listener], status: int, line: str) -> None:
+    for listener in listeners:
+        listener.event("run-end", {"exit_status": status, "line": line, "verdicts": {}, "changes": []})
+
+
+def _leave_behind(
+    arguments: argparse.Namespace, session: Session, request: Request, result: Result, seconds: float
+) -> None:
+    _write_metrics(arguments, result, seconds)
+    if arguments.save_answers is not None and result.run:
+        book = next(book for book in request.books if book.id == result.runbook)
+        values = {name: one.value for name, one in result.answers.items()}
+        notes = [
+            f"The answers and consents of the run {Path(result.run).name}, which ended with status {result.status:d}."
+        ]
+        text = saved(book, session.node, values, result.consents, notes)
+        _write_new(arguments.save_answers, text, "--save-answers", "the run is over; its journal has the answers")
+        sys.stderr.write(f"gpufix: the answers given are in {arguments.save_answers}\n")
+
+
+def _write_metrics(arguments: argparse.Namespace, result: Result, seconds: float) -> None:
+    if arguments.metrics_file is None:
+        return
+    text = metrics_text(metrics_of(result, seconds, planning.now()))
+    if trouble := write_metrics(arguments.metrics_file, text):
+        sys.stderr.write(f"gpufix: {trouble}\n")
+
+
+def _write_new(path: Path, text: str, option: str, hint: str) -> None:
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise GpufixError(f"{option} {path}: {error.strerror}", hint) from None
+
+
+def _print(arguments: argparse.Namespace, result: Result) -> None:
+    if arguments.output == "json":
+        data = result.made if result.made is not None else result_as_data(result)
+        print(json.dumps(data, indent=2))
+    elif arguments.events != "-":
+        lines = [*result.lines, *(["", result.line] if result.made is not None else [])]
+        print("\n".join(lines[1:] if lines and not lines[0] and arguments.quiet else lines))
+
+
+def ui_for(arguments: argparse.Namespace, attended: bool) -> TerminalUi:
+    return TerminalUi() if attended else TerminalUi(out=sys.stderr, quiet=arguments.quiet, answer=sys.stdout)
+
+
+def plan(
+    arguments: argparse.Namespace, session_of: Callable[[TerminalUi], Session], books: Sequence[Runbook]
+) -> ExitStatus:
+    if arguments.out is not None:
+        _check_plan_out(arguments.out)
+    request = request_from(arguments, books)
+    ui = ui_for(arguments, attended=False)
+    try:
+        result = recovery.plan(session_of(ui), request)
+    except GpufixError as error:
+        if arguments.output == "json":
+            print(json.dumps(error_as_data(arguments.node, error), indent=2))
+        raise
+    finally:
+        ui.progress("")
+    if arguments.out is not None and result.made is not None:
+        _write_over(arguments.out, json.dumps(result.made, indent=2) + "\n")
+    arguments.events = None
+    _print(arguments, result)
+    return result.status
+
+
+def _check_plan_out(path: Path) -> None:
+    """A plan may be written over a plan, and over nothing else."""
+    if not path.exists():
+        _check_new(path, "--out")
+    elif not path.is_file() or '"gpufix-plan"' not in path.read_text(encoding="utf-8", errors="replace")[:4000]:
+        raise GpufixError(f"--out {path}: it exists and is no plan", "give a new name")
+
+
+def _write_over(path: Path, text: str) -> None:
+    """Whole or not at all, for the owner only: diffs may show what a node's files say."""
+    draft = ""
+    try:
+        handle, draft = tempfile.mkstemp(prefix=".gpufix-", dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(draft).replace(path)
+    except OSError as error:
+        if draft:
+            with suppress(OSError):
+                Path(draft).unlink()
+        raise GpufixError(f"--out {path}: {error.strerror}", "give another file") from None
+
+
+def show(arguments: argparse.Namespace) -> ExitStatus:
+    data = read_plan(resources.read_file(arguments.file), str(arguments.file), resources.plan_schema())
+    text = (
+        json.dumps(data, indent=2)
+        if arguments.output == "json"
+        else "\n".join(plan_data_lines(data, style_for(sys.stdout)))
+    )
+    print(text)
+    return ExitStatus.OK
+
+
+def answers(arguments: argparse.Namespace) -> ExitStatus:
+    books = read_runbooks(arguments.runbooks)
+    named = arguments.runbook
+    if named is None and len(books) > 1:
+        raise GpufixError("which runbook?", "there is: " + ", ".join(book.id for book in books))
+    book = next((book for book in books if named in (None, book.id)), None)
+    if book is None:
+        raise GpufixError(f"no runbook {named!r}", did_you_mean(named, [one.id for one in books]))
+    if arguments.out is not None:
+        _check_new(arguments.out, "--out")
+    if arguments.schema:
+        text = json.dumps(answers_schema(book), indent=2, ensure_ascii=False) + "\n"
+    else:
+        text = sample(book, arguments.answers_node)
+    if arguments.out is None:
+        print(text, end="")
+    else:
+        _write_new(arguments.out, text, "--out", "give another file")
+    return ExitStatus.OK

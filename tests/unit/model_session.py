@@ -1,0 +1,136 @@
+"""A session over the model world of the order rules (order_model.py): what walks and unattended runs are tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import order_model as model
+from order_model import Attempt, Faults, World
+
+from gpufix.core.fold import PlayResult, TaskResult, Trouble
+from gpufix.core.render.terminal import Style
+from gpufix.model import Diagnosis, Evidence, Facts, Finding, Observation, Snapshot, Status
+from gpufix.session import Reading, read_runbooks
+from gpufix.world.cluster import ClusterAccess
+from gpufix.world.playbooks import Access
+from gpufix.world.prompts import Option
+
+(BOOK,) = read_runbooks()
+STEP_OF = {step.playbook: step.id for step in BOOK.steps if step.playbook}
+SICK = Finding("swap-on", Status.CONFIRMED, "swap", (Evidence("host/kubelet.journal:1", "swap"),))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass
+class Ui:
+    """Answers questions with ``choose``; keeps what was said."""
+
+    choose: Callable[[str, Sequence[str]], str]
+    type_name: Callable[[], str] = lambda: model.NODE
+    said: list[str] = field(default_factory=list)
+    style: Style = field(default_factory=Style)
+
+    def say(self, lines: Iterable[str]) -> None:
+        self.said += lines
+
+    def progress(self, text: str) -> None:
+        pass
+
+    def ask_choice(self, message: str, options: Sequence[Option], default: str) -> str:
+        return self.choose(message, [option.value for option in options])
+
+    def ask_text(self, message: str) -> str:
+        return self.type_name()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.said)
+
+
+class ModelSession:
+    """Stands where Session stands, with the model for a world. ``meanwhile`` is asked before each look at it."""
+
+    node = model.NODE
+    host = model.NODE
+    access = Access(("inventory",))
+    cluster_access = ClusterAccess()
+
+    def __init__(
+        self, world: World, ui: Ui, meanwhile: Callable[[World], World], ends: Callable[[Sequence[Any]], Any]
+    ) -> None:
+        self.world = world
+        self.ui = ui
+        self.clock = Clock()
+        self.meanwhile = meanwhile
+        self.ends = ends
+        self.faults = Faults()
+        self.fault = ""
+        self.applied: list[str] = []
+        self.finding = SICK
+        self.shown: frozenset[int] | None = None
+        self.runner = SimpleNamespace(kill=lambda: False)
+        self.dry_runs: list[str] = []
+
+    def connect(self) -> None:
+        pass
+
+    def facts(self) -> Facts:
+        facts = model.read(self.world)
+        node = facts.node.value
+        assert node is not None
+        gpu = "nvidia.com/gpu" if self.world.label == "container" else "nvidia.com/RTX"
+        node = replace(node, allocatable={gpu: "1"}, capacity={gpu: "1"})
+        vm = model_vm()
+        return replace(facts, node=Observation.of(node), vms=Observation.of((vm,)))
+
+    def read(self) -> Reading:
+        self.world = self.meanwhile(self.world)
+        return Reading(Snapshot(model.NODE, {}), self.facts(), Diagnosis(model.NODE, None, self.finding, ()))
+
+    def run(self, playbook: str, host: str, variables: Mapping[str, Any], *, check: bool = False) -> PlayResult:
+        step = STEP_OF[playbook]
+        if check:
+            self.dry_runs.append(step)
+            return PlayResult(True, Trouble.NONE, "", (TaskResult(step, host, "m", changed=True),))
+        target = variables.get("gpufix_workload_config") or self.target
+        attempt = Attempt(step, target, shown=frozenset(self.world.jobs) if target == "vm-passthrough" else None)
+        possible = list(model.outcomes(self.world, attempt))
+        whole = possible[-1]
+        outcome = self.ends(possible)
+        self.fault = self.fault or self.faults.of_step(self.world, outcome)
+        self.world = outcome[0]
+        self.applied.append(step)
+        ok = outcome == whole
+        return PlayResult(ok, Trouble.NONE if ok else Trouble.FAILED, "" if ok else "it broke half-way", ())
+
+    target = "container"
+
+
+def model_vm() -> Any:
+    from gpufix.model import VmFacts
+
+    return VmFacts("default", "gpu-fedora", "ErrorUnschedulable", {"nvidia.com/RTX": 1})
+
+
+def whole(possible: Sequence[Any]) -> Any:
+    return possible[-1]
+
+
+def calm(world: World) -> World:
+    """The operator follows the label and nothing else happens."""
+    if world.operator and world.deploy_vfio != (world.served == "vm-passthrough"):
+        return next(after for after, _ in model.autonomous(world) if after.deploy_vfio != world.deploy_vfio)
+    return world
