@@ -47,9 +47,9 @@ mounts() { # what a running machine has and a tree on disk has not
     for it in 0:stdin 1:stdout 2:stderr; do ln -s "/proc/self/fd/${it%:*}" "$root/dev/${it#*:}"; done
 }
 
-as_user() { # COMMAND...: in the clone, with a clean environment (but for a proxy, where this machine has one)
+as_user() { # COMMAND...: in the clone, with a clean environment (but for a proxy, and for what says that others use swap here)
     local it environment=("HOME=/home/$user" PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 TERM=xterm)
-    for it in {http,https,all,no}_proxy {HTTP,HTTPS,ALL,NO}_PROXY; do
+    for it in {http,https,all,no}_proxy {HTTP,HTTPS,ALL,NO}_PROXY GPUFIX_OTHERS_SWAP; do
         [ -z "${!it:-}" ] || environment+=("$it=${!it}")
     done
     chroot --userspec="$user:$user" --groups="" "$root" \
