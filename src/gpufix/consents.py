@@ -127,8 +127,9 @@ class AnswersApprover:
         if consent is not None and consent.kind == "no":
             return Approval("quit", f"by consent.{step}: false ({consent.origin})")
         if consent is not None and consent.kind == "skip":
-            if not gate.may_skip:
-                return Approval("refuse", f"{consent.origin}: consent.{step} is skip, but a later step needs it")
+            needed = None if gate.may_skip else f"{consent.origin}: consent.{step} is skip, but a later step needs it"
+            if problem := needed or plan_problem(consent, self._request.digest):
+                return Approval("refuse", problem)
             return Approval("skip", f"by consent.{step} ({consent.origin})")
         digest, node = self._request.digest, gate.session.node
         problem = consent_problem(gate.planned.destructive, step, node, consent, digest, answers.file)
