@@ -126,7 +126,7 @@ class LabNode:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
@@ -191,7 +191,7 @@ class LabNode:
         return (self.lab.folder / "nodes" / NODE / path.lstrip("/")).read_text()
 
     def until(self, holds: Callable[[], T], what: str, timeout: float) -> T:
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + 5 * timeout  # these run beside other tests, and only a failure waits so long
         while not (value := holds()):
             assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}"
             time.sleep(0.1)

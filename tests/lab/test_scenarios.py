@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from operator_hands import ENTER, QUIT, Gpufix, Wizard
+from operator_hands import ENTER, PATIENCE, QUIT, Gpufix, Wizard
 
 from gpufix.errors import GpufixError
 from gpufix.lab import commands
@@ -37,7 +37,7 @@ def walk(run: Wizard, scenario: Scenario) -> int:
     """Answer whatever is asked: the defaults, the node's name, and quit where the scenario says so."""
     while True:
         found = run.child.expect(
-            [r"[^\n]*\(arrow keys, Enter\)", "Type the node's name to apply", pexpect.EOF], timeout=200
+            [r"[^\n]*\(arrow keys, Enter\)", "Type the node's name to apply", pexpect.EOF], timeout=PATIENCE
         )
         run.seen += [run.child.before, run.child.after if found < 2 else ""]
         if found == 2:
@@ -227,7 +227,7 @@ def test_the_commands_of_docs_lab_md(lab_folder: Path, monkeypatch: pytest.Monke
     commands_there = block[1].splitlines()
     try:
         for command in commands_there:
-            done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=PATIENCE, check=False)
             expected = 3 if "systemctl status" in command else 0  # as systemctl says it of a unit that is not active
             assert done.returncode == expected, f"{command}\n{done.stdout}{done.stderr}"
     finally:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from operator_hands import Gpufix, Wizard
+from operator_hands import PATIENCE, Gpufix, Wizard
 from unattended import *  # noqa: F403
 from unattended import EDITS
 
@@ -25,7 +25,7 @@ def test_the_commands_of_docs_unattended_md(tmp_path: Path, state: Path, monkeyp
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     try:
         for command in commands:
-            done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False)
+            done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=PATIENCE, check=False)
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
             if command.startswith("gpufix answers"):
                 text = Path("answers.yml").read_text()
@@ -44,8 +44,6 @@ def test_what_a_wizard_was_answered_is_kept_for_a_run_without_one(tmp_path: Path
     assert run.end() == 0, run.text
     text = Path("answers.yml").read_text()
     assert "disable-swap: true" in text and "restart-kubelet: omen2" in text and "relabel" not in text
-    again = Gpufix([]).run(
-        "lab", "recover", "--scenario", "label-already-set", "--answers", "answers.yml", "-q", timeout=300
-    )
+    again = Gpufix([]).run("lab", "recover", "--scenario", "label-already-set", "--answers", "answers.yml", "-q")
     assert again.returncode == 0, again.stderr
     assert "Recovered: omen2" in again.stdout

@@ -14,6 +14,8 @@ import pexpect
 import pytest
 
 UP, DOWN, ENTER = "\x1b[A", "\x1b[B", "\r"
+PATIENCE = 600.0
+"""Seconds. Only a failure takes as long: what is waited for comes, however busy the machine is."""
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
 
 
@@ -31,7 +33,7 @@ class Wizard:
             encoding="utf-8",
             codec_errors="replace",
             dimensions=(50, columns),
-            timeout=120,
+            timeout=PATIENCE,
         )
         self.seen: list[str] = []
 
@@ -40,7 +42,7 @@ class Wizard:
         """All that was shown so far, without the terminal's own codes."""
         return ANSI.sub("", "".join(self.seen))
 
-    def expect(self, pattern: str, timeout: float = 120) -> None:
+    def expect(self, pattern: str, timeout: float = PATIENCE) -> None:
         """Wait until ``pattern`` was shown after what was waited for before. Fails with the whole screen."""
         try:
             self.child.expect(pattern, timeout=timeout)
@@ -49,22 +51,22 @@ class Wizard:
             pytest.fail(f"never saw {pattern!r} in:\n{self.text}")
         self.seen += [self.child.before, self.child.after]
 
-    def ask(self, question: str, timeout: float = 120) -> None:
+    def ask(self, question: str, timeout: float = PATIENCE) -> None:
         """Wait for a question, with its keys' hint: then it takes keys."""
         self.expect(re.escape(question) + r"[^\n]*\(arrow keys, Enter\)", timeout)
 
-    def answer(self, question: str, keys: str = ENTER, timeout: float = 120) -> None:
+    def answer(self, question: str, keys: str = ENTER, timeout: float = PATIENCE) -> None:
         self.ask(question, timeout)
         self.child.send(keys)
 
-    def gate(self, step: str, keys: str = ENTER, name: str = "", timeout: float = 120) -> None:
+    def gate(self, step: str, keys: str = ENTER, name: str = "", timeout: float = PATIENCE) -> None:
         """At the gate of ``step`` press ``keys`` (Enter applies) and, where it is destructive, type ``name``."""
         self.answer(f"{step}:", keys, timeout)
         if name:
             self.expect("Type the node's name to apply")
             self.child.send(name + ENTER)
 
-    def end(self, timeout: float = 300) -> int:
+    def end(self, timeout: float = PATIENCE) -> int:
         """Wait for the end. The exit status."""
         self.expect_end(timeout)
         self.child.close()
@@ -90,7 +92,7 @@ class Gpufix:
         self.access = access
 
     def run(
-        self, *arguments: str, access: list[str] | None = None, timeout: float = 120
+        self, *arguments: str, access: list[str] | None = None, timeout: float = PATIENCE
     ) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "gpufix", *arguments, *(self.access if access is None else access)]
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)

@@ -217,7 +217,7 @@ def test_without_an_operator_gpufix_takes_the_deploy_label_off_itself(cluster: N
     run.ask("relabel:")
     assert "nvidia.com/gpu.deploy.vfio-manager: true -> (absent)" in run.text
     run.child.send(ENTER)
-    run.ask("stop-vfio-manager:", timeout=200)
+    run.ask("stop-vfio-manager:")
     assert "nvidia.com/gpu.deploy.vfio-manager" not in cluster.labels()
     run.child.send(QUIT)
     assert run.end() == 3
