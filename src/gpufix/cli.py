@@ -245,7 +245,7 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
         title = f"Practice lab, scenario {scenario.id}: {scenario.title}"
         ui.say([*ui.style.wrap(ui.style.paint(title, "bold")), "", *ui.style.wrap(scenario.summary, 2), ""])
         status = _walk_in_lab(arguments)
-        ui.say(lab.epilogue(practice))
+        ui.say(lab.epilogue(practice, status is ExitStatus.OK))
     return status
 
 

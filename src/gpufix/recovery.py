@@ -11,7 +11,7 @@ from typing import Any
 from gpufix import planning
 from gpufix.consents import AnswersApprover, Remembering, Request, consent_gaps, require_consents
 from gpufix.core.announce import announcements
-from gpufix.core.answers import StepConsent
+from gpufix.core.answers import ASKED, DEFAULT, StepConsent
 from gpufix.core.basis import moved
 from gpufix.core.conditions import World, evaluate, findings_of
 from gpufix.core.plan import Decision, Plan, target_of
@@ -194,7 +194,7 @@ def _require_same_runbook(request: Request, book: Runbook, node: str) -> None:
 def _assumed(questions: Sequence[Question], given: Mapping[str, Given]) -> dict[str, Given]:
     """Every question answered, with the runbook's default where nobody did."""
     return {
-        question.id: given.get(question.id) or Given(question.default, "default of the runbook", assumed=True)
+        question.id: given.get(question.id) or Given(question.default, str(DEFAULT), assumed=True)
         for question in questions
     }
 
@@ -206,7 +206,7 @@ def _answers(session: Session, request: Request, book: Runbook) -> dict[str, Giv
     answers: dict[str, Given] = {}
     for question in book.questions:
         known = request.given.get(question.id)
-        answers[question.id] = known or Given(_ask(session, question), "asked")
+        answers[question.id] = known or Given(_ask(session, question), str(ASKED))
     return answers
 
 

@@ -196,7 +196,7 @@ def test_a_plan_without_answers_says_what_is_open(run: Run, capsys: pytest.Captu
     plan = json.loads(capsys.readouterr().out)
     jsonschema.validate(plan, resources.plan_schema())
     assert not plan["complete"]
-    assert plan["answers"]["target_workload"]["origin"] == "default of the runbook"
+    assert plan["answers"]["target_workload"]["origin"] == "the runbook's default"
     assert run("plan", NODE, "-a", "target_workload=container", "-o", "json") == 0
     again = json.loads(capsys.readouterr().out)
     assert again["complete"] and again["answers"]["target_workload"]["origin"] == "-a target_workload=container"

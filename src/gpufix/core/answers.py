@@ -32,8 +32,8 @@ class Origin:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
-ASKED = Origin("asked")
-DEFAULT = Origin("default of the runbook")
+ASKED = Origin("the prompt")
+DEFAULT = Origin("the runbook's default")
 
 
 @dataclass(frozen=True, slots=True)

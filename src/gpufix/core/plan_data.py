@@ -42,7 +42,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An answer and where it came from, in words: ``answers.yml:4:20``, ``-a target_workload=container``, ``asked``."""
+    """An answer and where it came from, in words: ``answers.yml:4:20``, ``-a KEY=VALUE``, ``the prompt``."""
 
     value: str
     origin: str

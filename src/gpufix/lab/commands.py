@@ -79,7 +79,7 @@ def serve(folder: Path, scenario: Scenario, pace: float) -> None:
         signal.sigwait(signals)
 
 
-def epilogue(lab: Lab) -> list[str]:
+def epilogue(lab: Lab, recovered: bool) -> list[str]:
     """What became of the job, and what a real recovery needs next."""
     with lab.held():
         machine = lab.world.machines[lab.node]
@@ -93,6 +93,8 @@ def epilogue(lab: Lab) -> list[str]:
         lines.append(f"The CUDA job on the card ({JOB}) is alive; the card is on {driver}.")
     elif job == "dead":
         lines.append(f"The CUDA job on the card ({JOB}) is dead: vfio-manager took the card ({', '.join(calls)}).")
+    if not recovered:
+        lines.append("This lab ends with the walk. To stop half-way and go on: gpufix lab up, then gpufix lab recover.")
     lines += [
         "This was the practice lab: nothing outside its folder was touched. On a real node you need",
         "  - a kubeconfig that may get and list nodes, pods, events, VMs and the ClusterPolicy, and patch nodes",
