@@ -93,7 +93,9 @@ def recover(session: Session, request: Request, listeners: Sequence[Listener] = 
     told = announcements(reading.facts, values)
     ui.say(["", *(line for text in told for line in ui.style.wrap(safe(text)))] if told else [])
     if request.check:
-        return _checked(session, request, book, reading, verdicts, given)
+        checked = _checked(session, request, book, reading, verdicts, given)
+        _tell(listeners, "plan", node=session.node, answers=values, plan=checked.made)
+        return checked
     plan = planning.decide(book, session.node, reading, values)
     ui.say(["", *plan_lines(plan, {name: one.origin for name, one in given.items()}, ui.style)])
     _tell(listeners, "plan", node=session.node, answers=values, steps=_decisions(plan))

@@ -50,7 +50,7 @@ def read_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise GpufixError(f"{path}: {error.strerror}", "make it readable") from None
+        raise GpufixError(f"{path}: {error.strerror}", "give a file that is there and can be read") from None
     except UnicodeDecodeError as error:
         raise GpufixError(f"{path}: not UTF-8 at byte {error.start}", "save it as UTF-8") from None
 

@@ -278,6 +278,10 @@ def test_a_webhook_that_is_not_there_fails_nothing(run: Run, capsys: pytest.Capt
 def test_events_on_stdout_are_all_of_it(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*RECOVER, "--events", "-") == 0
     assert [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()][-1] == "run-end"
+    assert run(*RECOVER, "--check", "--events", "-") == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (plan,) = [one["plan"] for one in told if one["event"] == "plan"]
+    jsonschema.validate(plan, resources.plan_schema())
 
 
 def test_a_refused_run_ends_in_the_stream_too(run: Run, world: ModelSession) -> None:
