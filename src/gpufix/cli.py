@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpufix import run_command, workflow
+from gpufix import run_command, runs_command, workflow
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.session import Reading, Session, read_runbooks
 from gpufix.text import did_you_mean, safe
@@ -18,6 +18,7 @@ from gpufix.ui import TerminalUi, style_for
 from gpufix.world import prompts
 from gpufix.world.cluster import ClusterAccess
 from gpufix.world.playbooks import Access
+from gpufix.world.runs import sweep
 
 _DNS_1123 = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
@@ -72,6 +73,8 @@ def build_parser() -> argparse.ArgumentParser:
     answers.add_argument("--node", metavar="NODE", dest="answers_node", help="fill in this node's name")
     answers.add_argument("--out", metavar="FILE", type=Path, help="write it there, to a new file (default: stdout)")
     answers.add_argument("--schema", action="store_true", help="print the JSON Schema of the file, for editors")
+
+    runs_command.add_options(commands.add_parser("runs", help="what was run from here: list, show, prune"), _Parser)
 
     for command in (diagnose, recover, plan, answers):
         command.add_argument("--runbooks", metavar="DIR", type=Path, help="runbooks of your own instead of gpufix's")
@@ -168,6 +171,8 @@ def _complain(error: GpufixError) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "lab":
         return _run_lab(arguments)
+    if arguments.command == "runs":
+        return runs_command.run(arguments)
     if arguments.command == "show":
         return run_command.show(arguments)
     if arguments.command == "answers":
@@ -267,6 +272,7 @@ def _read(arguments: argparse.Namespace) -> Reading:
 
 
 def _session(arguments: argparse.Namespace, ui: TerminalUi) -> Session:
+    sweep()
     for inventory in arguments.inventory:
         if not inventory.endswith(",") and not Path(inventory).exists():
             raise GpufixError(f"no inventory {inventory!r}", _near_files(inventory))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from gpufix.text import duration_s, safe
 from gpufix.walk import Outcome, StepResult, Walker
 from gpufix.world.events import EventName
 from gpufix.world.interrupts import Interrupts
-from gpufix.world.journal import Journal
+from gpufix.world.journal import Journal, process_began
 from gpufix.world.prompts import Interrupted, Option
 from gpufix.world.snapshots import write_snapshot
 
@@ -323,6 +324,8 @@ class _Run:
             boot_id=boot,
             host=session.host,
             who=self.request.who,
+            pid=os.getpid(),
+            pid_began=process_began(os.getpid()),
             attended=self.request.attended,
             runbook=book.id,
             runbook_digest=book.digest,

@@ -154,7 +154,7 @@ class Walker:
         expected = expected_of(preview, planned.actions, self.latest.facts)
         gate = Gate(self.session, planned, preview, self._world(), may_skip(self.runbook, planned, self._world()))
         shown = gate.show_preview()
-        self.record.tell("preview", step=step.id, **preview_as_data(preview))
+        self.record.write("preview", step=step.id, **preview_as_data(preview))
         approval = self.approver.decide(gate, self._runner.by_hand(step))
         if approval.choice == "quit":
             return StepResult(step.id, Outcome.QUIT, f"declined {approval.by}; nothing of it was done")

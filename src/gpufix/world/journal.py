@@ -20,6 +20,7 @@ from gpufix.errors import ExitStatus, GpufixError
 from gpufix.text import redact_all, stamp
 
 VERSION = 1
+JOURNAL = "run.jsonl"
 
 
 def state_folder() -> Path:
@@ -35,6 +36,18 @@ def operator() -> str:
     except (KeyError, OSError):  # no entry for this user id, as in many containers
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
+
+
+def process_began(pid: int) -> str:
+    """The boot and the moment (clock ticks since then) at which process ``pid`` of this machine began: together they
+    name one process for good. Empty where there is no such process, or no /proc to ask (proc(5), stat field 22)."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+    fields = stat.rpartition(")")[2].split()  # the command before it may hold anything
+    return f"{boot}/{fields[19]}" if len(fields) > 19 and fields[0] not in ("Z", "X") else ""
 
 
 class JournalError(GpufixError):
@@ -53,7 +66,7 @@ class Journal:
         self._seq = 0
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=False)
-            self._file = os.open(folder / "run.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+            self._file = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
             _sync_folder(folder)
             _sync_folder(folder.parent)
         except OSError as error:
@@ -80,7 +93,7 @@ class Journal:
             os.fsync(self._file)
         except OSError as error:
             hint = "free space there; the last step's result is not on record, so look at the node before you go on"
-            raise JournalError(str(self.folder / "run.jsonl"), error, hint) from None
+            raise JournalError(str(self.folder / JOURNAL), error, hint) from None
 
     def close(self) -> None:
         os.close(self._file)

@@ -19,6 +19,8 @@ from typing import Any
 
 from gpufix.errors import ExitStatus, GpufixError
 
+PRIVATE = "gpufix-run-"
+"""How the private folders of ansible-runner begin, in the temporary folder. They hold the environment of a run."""
 Event = Mapping[str, Any]
 OnEvent = Callable[[Event], None]
 
@@ -134,7 +136,8 @@ def ansible_environment(ssh_timeout: int) -> dict[str, str]:
 
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="gpufix-run-"))
+    # the process in its name: what a kill leaves is swept up by the next run, and nobody else's is
+    folder = Path(tempfile.mkdtemp(prefix=f"{PRIVATE}{os.getpid()}-"))
     try:
         (folder / "env").mkdir(mode=0o700)
         # suppress_env_files drops settings=, so they are written here; 1 s between looks at the kill switch

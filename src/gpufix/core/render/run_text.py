@@ -1,0 +1,99 @@
+"""A run's journal as an operator reads it, and as plain data. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpufix.core.render.terminal import Style
+from gpufix.core.run_history import History, steps_of, unsettled
+from gpufix.text import redact_all, safe
+
+_COLOUR = {"finished": "green", "running": "cyan", "unfinished": "yellow", "unreadable": "red"}
+VERSION = 1
+
+
+def run_row(id: str, state: str, history: History) -> list[str]:
+    """id, node, state, exit status, runbook, when: the columns of the list."""
+    end = history.last("run-end") or {}
+    status = str(end.get("exit_status", "")) if end else ""
+    start = history.start
+    return [id, str(start.get("node", "?")), state, status, str(start.get("runbook", "?")), str(start.get("who", ""))]
+
+
+def table_lines(rows: Sequence[Sequence[str]], style: Style) -> list[str]:
+    """Columns of text, each as wide as its widest cell."""
+    head = ("RUN", "NODE", "STATE", "STATUS", "RUNBOOK", "WHO")
+    clean = [head, *([safe(cell, limit=80) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in clean) for column in range(len(head))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in clean]
+    return [style.paint(lines[0], "bold"), *lines[1:]]
+
+
+def run_lines(id: str, folder: str, state: str, history: History, style: Style) -> list[str]:
+    """All that the journal says of one run, in short."""
+    start, end = history.start, history.last("run-end") or {}
+    lines = [f"Run {style.paint(safe(id), 'bold')}: {style.paint(state, _COLOUR[state], 'bold')}"]
+    for name in ("node", "host", "who", "runbook", "root_cause", "at"):
+        if start.get(name):
+            lines += style.wrap(f"{name:<12}{safe(str(start[name]))}", 2, 14)
+    answers = start.get("answers")
+    for question, answer in answers.items() if isinstance(answers, dict) else ():
+        value, origin = (answer.get("value"), answer.get("origin")) if isinstance(answer, dict) else (answer, "")
+        lines += style.wrap(
+            f"{safe(str(question))} = {safe(str(value))}" + (f" ({safe(str(origin))})" if origin else ""), 2
+        )
+    steps = steps_of(history)
+    lines += ["", style.paint("Steps", "bold")] if steps else []
+    for step in steps:
+        consent = f", consent {safe(step.by)}" if step.by else ""
+        lines += style.wrap(f"{safe(step.step):<18} {style.paint(safe(step.outcome), 'bold')}{consent}", 2, 4)
+        lines += style.wrap(safe(step.text), 4, 2) if step.text else []
+    if end:
+        lines += [
+            "",
+            *style.wrap(f"Ended with status {end.get('exit_status')}: {safe(str(end.get('line', '')))}", 0, 2),
+        ]
+    if history.torn:
+        lines += style.wrap("The last line of its journal was cut off; it is left out.", 0, 2)
+    if history.broken:
+        lines += style.wrap(f"Lines of its journal that cannot be read: {', '.join(map(str, history.broken))}.", 0, 2)
+    if state == "unfinished":
+        names = unsettled(steps)
+        what = f"{', '.join(names)} was begun and its end is not on record. " if names else ""
+        node = safe(str(start.get("node", "NODE")))
+        lines += [
+            "",
+            *style.wrap(f"{what}gpufix recover {node} looks at the node and goes on from what it finds.", 0, 2),
+        ]
+    return [*lines, f"Folder: {safe(folder)}"]
+
+
+def run_as_data(id: str, folder: str, state: str, history: History) -> dict[str, Any]:
+    """The same for ``-o json``. Fields are added, never changed."""
+    end = history.last("run-end") or {}
+    data: dict[str, Any] = redact_all(
+        {
+            "version": VERSION,
+            "kind": "gpufix-run",
+            "run": id,
+            "folder": folder,
+            "state": state,
+            "node": history.start.get("node"),
+            "host": history.start.get("host"),
+            "who": history.start.get("who"),
+            "runbook": history.start.get("runbook"),
+            "began_at": history.start.get("at"),
+            "ended_at": end.get("at"),
+            "exit_status": end.get("exit_status"),
+            "line": end.get("line"),
+            "answers": history.start.get("answers"),
+            "steps": [
+                {"step": s.step, "outcome": s.outcome, "text": s.text, "consent": s.by, "began_at": s.at}
+                for s in steps_of(history)
+            ],
+            "torn": history.torn,
+            "broken_lines": list(history.broken),
+        }
+    )
+    return data

@@ -1,0 +1,66 @@
+"""``gpufix runs``: the runs that this user made here, from their journals."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from gpufix.core.render.run_text import run_as_data, run_lines, run_row, table_lines
+from gpufix.errors import ExitStatus
+from gpufix.runs import Run, find_run, list_runs, prune, to_prune
+from gpufix.ui import style_for
+
+KEEP = 10
+
+
+def add_options(parser: argparse.ArgumentParser, parser_class: type[argparse.ArgumentParser]) -> None:
+    commands = parser.add_subparsers(dest="runs_command", metavar="COMMAND", required=True, parser_class=parser_class)
+    listing = commands.add_parser("list", help="all runs, oldest first")
+    listing.add_argument("--node", metavar="NODE", dest="of_node", default="", help="of this node only")
+    show = commands.add_parser("show", help="what the journal of a run says")
+    show.add_argument("run", metavar="RUN|NODE", help="its id, or a node: then its last run")
+    pruning = commands.add_parser("prune", help="take away old finished runs; what is not finished stays")
+    pruning.add_argument("--keep", type=_count, default=KEEP, help=f"of each node (default: {KEEP})")
+    pruning.add_argument("--dry-run", action="store_true", help="say what would go, and leave it")
+    for command in (listing, show, pruning):
+        command.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 7):
+        raise argparse.ArgumentTypeError("a whole number, 0 or more")
+    return int(text)
+
+
+def run(arguments: argparse.Namespace) -> ExitStatus:
+    as_json, style = arguments.output == "json", style_for(sys.stdout)
+    if arguments.runs_command == "show":
+        one = find_run(arguments.run)
+        if as_json:
+            print(json.dumps(_data(one), indent=2))
+        else:
+            print("\n".join(run_lines(one.id, str(one.folder), one.state, one.history, style)))
+        return ExitStatus.OK
+    if arguments.runs_command == "list":
+        runs = list_runs(arguments.of_node)
+        if as_json:
+            print(json.dumps([_data(one) for one in runs], indent=2))
+        elif runs:
+            print("\n".join(table_lines([run_row(one.id, one.state, one.history) for one in runs], style)))
+        else:
+            print("no runs")
+        return ExitStatus.OK
+    gone = to_prune(list_runs(), arguments.keep)
+    if not arguments.dry_run:
+        prune(gone)
+    if as_json:
+        print(json.dumps({"version": 1, "pruned": [one.id for one in gone], "dry_run": arguments.dry_run}, indent=2))
+    else:
+        verb = "would be pruned" if arguments.dry_run else "pruned"
+        print("\n".join([*(one.id for one in gone), f"{len(gone)} {verb}"]))
+    return ExitStatus.OK
+
+
+def _data(one: Run) -> dict[str, object]:
+    return run_as_data(one.id, str(one.folder), one.state, one.history)
