@@ -247,8 +247,8 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
     _check_node_name(arguments.node)
     with lab.running(folder, scenario, arguments.pace or lab.PACE) as practice:
         ui = run_command.ui_for(arguments, attended)
-        title = f"Practice lab, scenario {scenario.id}: {scenario.title}"
-        ui.say([*ui.style.wrap(ui.style.paint(title, "bold")), "", *ui.style.wrap(scenario.summary, 2), ""])
+        title = safe(f"Practice lab, scenario {scenario.id}: {scenario.title}")
+        ui.say([*ui.style.wrap(ui.style.paint(title, "bold")), "", *ui.style.wrap(safe(scenario.summary), 2), ""])
         status = _walk_in_lab(arguments)
         ui.say(lab.epilogue(practice, status is ExitStatus.OK))
     return status
@@ -256,7 +256,7 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
 
 def _walk_in_lab(arguments: argparse.Namespace) -> ExitStatus:
     def session_of(ui: TerminalUi) -> Session:
-        return Session(arguments.node, arguments.node, Access(), ClusterAccess(), ui)
+        return Session(arguments.node, arguments.node, Access(), ClusterAccess(), ui, again="gpufix lab recover")
 
     return run_command.recover(arguments, session_of, read_runbooks())
 

@@ -132,4 +132,5 @@ class Gate:
             state = "skipped" if task.skipped else "would change" if task.changed else "ok"
             said = f": {safe(task.message)}" if task.message else ""
             lines += style.wrap(f"- {safe(task.name)}: {state}{said}", 2, 2)
-        return [*lines, "  By hand:", *style.wrap(by_hand, 4, 2)]
+        # in one line, however long: it is there to be copied
+        return [*lines, "  The same dry run by hand:", f"    {safe(by_hand)}"]

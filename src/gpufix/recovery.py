@@ -18,9 +18,10 @@ from gpufix.core.conditions import World, evaluate, findings_of
 from gpufix.core.plan import Decision, Plan, target_of
 from gpufix.core.plan_data import Given, basis_from
 from gpufix.core.render.plan_text import plan_data_lines
-from gpufix.core.render.terminal import diagnosis_lines, plan_lines, verdict_lines
+from gpufix.core.render.terminal import diagnosis_lines, plan_lines, stops_lines, verdict_lines
 from gpufix.core.runbook import Question, Runbook
 from gpufix.core.verdict import Health, Verdicts, VmHealth, judge
+from gpufix.core.workload import raw_workload
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.gate import Approver, PromptApprover
 from gpufix.model import Diagnosis, Status
@@ -99,6 +100,7 @@ def recover(session: Session, request: Request, listeners: Sequence[Listener] = 
         return checked
     plan = planning.decide(book, session.node, reading, values)
     ui.say(["", *plan_lines(plan, {name: one.origin for name, one in given.items()}, ui.style)])
+    ui.say(stops_lines(plan, ui.style) if request.attended else [])
     _tell(listeners, "plan", node=session.node, answers=values, steps=_decisions(plan))
     if not request.attended:
         require_consents(request, plan, reading)
@@ -153,6 +155,9 @@ def _simply(session: Session, reading: Reading, status: ExitStatus, line: str) -
 
 def _nothing_to_walk(session: Session, reading: Reading, verdicts: Verdicts) -> Result:
     cause, node = reading.diagnosis.root_cause, session.node
+    if verdicts.node.health is Health.WELL and verdicts.node.reboot_proof is False:
+        line = f"{node} is well now and does not survive a reboot: {verdicts.node.reboot_text}. "
+        return _simply(session, reading, ExitStatus.DECLINED, line + "No runbook changes that; nothing was changed.")
     if verdicts.node.health is Health.WELL and cause.id == "healthy" and cause.status is Status.CONFIRMED:
         return _simply(session, reading, ExitStatus.OK, f"{node} is well: nothing to do, nothing was changed.")
     if verdicts.node.health is Health.WELL:
@@ -338,7 +343,7 @@ class _Run:
 
     def _judge(self, walker: Walker, last: StepResult, approver: Remembering, run: str) -> Result:
         session, style = self.session, self.session.ui.style
-        verdicts = judge(walker.latest.facts, walker.latest.diagnosis, target_of(walker.answers))
+        verdicts = judge(walker.latest.facts, walker.latest.diagnosis, _reached(walker))
         status, line = _ending(session, walker, self.book, last, verdicts)
         lines = ["", style.paint("What was done", "bold"), *_summary(walker, self.book)]
         lines += ["", *verdict_lines(verdicts, style)]
@@ -350,6 +355,12 @@ class _Run:
             failed_since=self.failed_since,
             diagnosis=walker.latest.diagnosis, changes=tuple(walker.changes), run=run,
         )  # fmt: skip
+
+
+def _reached(walker: Walker) -> str:
+    """The workload that was chosen, once the node's label says it; before that, nothing is as announced."""
+    node, target = walker.latest.facts.node.value, target_of(walker.answers)
+    return target if node is not None and raw_workload(node) == target else ""
 
 
 def _keep_snapshot(journal: Journal, name: str, reading: Reading) -> None:
@@ -406,8 +417,8 @@ def _held_note(session: Session, walker: Walker) -> str:
     if held and any(result.changed for result in walker.results):
         return (
             " The kubelet is stopped and stays stopped until restart-kubelet has run: "
-            f"gpufix recover {session.node} goes on from here."
+            f"{session.again} goes on from here."
         )
     if not any(result.changed for result in walker.results):
         return " Nothing was changed."
-    return f" gpufix recover {session.node} looks again and goes on from here."
+    return f" {session.again} looks again and goes on from here."

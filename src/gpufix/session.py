@@ -98,7 +98,10 @@ class Session:
         ui: Ui,
         *,
         clock: Clock = time,
+        again: str = "",
     ) -> None:
+        """``again``: the command by which a person goes on after a walk that ended early."""
+        self.again = again or f"gpufix recover {node}"
         self.node = node
         self.host = host
         self.access = access

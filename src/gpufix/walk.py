@@ -59,7 +59,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """``changed``: the playbook ran for real, so that the world may be another one. ``seconds``: wall time."""
+    """``changed``: the playbook ran for real, so that the world may be another one. ``seconds``: without its gate."""
 
     step: str
     outcome: Outcome
@@ -85,6 +85,10 @@ class Walker:
     """What the applied steps changed, as short lines."""
     _read_at: float = field(default=float("-inf"), init=False)
     _acted: bool = field(default=False, init=False)
+    _asked: float = field(default=0.0, init=False)
+    """Seconds that the gate stood open: a person's time, which is not the step's."""
+    _began: float = field(default=0.0, init=False)
+    """When the step began to act."""
     _runner: StepRunner = field(init=False)
     _waited_for: tuple[str, str] = field(default=("", ""), init=False)
 
@@ -94,7 +98,7 @@ class Walker:
     def walk(self, step: RunbookStep) -> StepResult:
         """Take ``step`` through its seven moves. Whatever happens is in the journal before this returns."""
         began = self.session.clock.monotonic()
-        self._acted = False
+        self._acted, self._asked = False, 0.0
         try:
             result = self._moves(step) if not self.interrupts.stop else _stopped(step)
         except Interrupted:
@@ -105,7 +109,7 @@ class Walker:
             outcome = Outcome.UNREACHABLE if error.exit_status is ExitStatus.UNREACHABLE else Outcome.FAILED
             tail = "; it was begun, and what it has done is not known" if self._acted else "; nothing of it was done"
             result = StepResult(step.id, outcome, f"{error.message}{tail}", changed=self._acted)
-        seconds = self.session.clock.monotonic() - began
+        seconds = self.session.clock.monotonic() - began - self._asked
         result = StepResult(step.id, result.outcome, result.text, seconds, result.changed)
         self.record.write(
             "step-result", step=step.id, outcome=str(result.outcome), text=result.text, seconds=round(seconds, 1)
@@ -135,7 +139,8 @@ class Walker:
         if planned.decision is Decision.LEFT_OUT:
             return StepResult(step.id, Outcome.LEFT_OUT, planned.reason)
         self.record.tell("step-start", step=step.id, number=number, decision=str(planned.decision))
-        say(["", style.paint(f"Step {number} of {len(self.runbook.steps)}: {step.id}", "bold") + f"  {step.title}"])
+        head = f"Step {number} of {len(self.runbook.steps)} on {self.session.node}: {step.id}"
+        say(["", style.paint(head, "bold") + f"  {step.title}"])
         if planned.decision is Decision.NOOP:
             return self._noop(planned)
         if planned.decision is Decision.BLOCKED:
@@ -155,7 +160,11 @@ class Walker:
         gate = Gate(self.session, planned, preview, self._world(), may_skip(self.runbook, planned, self._world()))
         shown = gate.show_preview()
         self.record.write("preview", step=step.id, **preview_as_data(preview))
-        approval = self.approver.decide(gate, self._runner.by_hand(step))
+        asked = self.session.clock.monotonic()
+        try:
+            approval = self.approver.decide(gate, self._runner.by_hand(step))
+        finally:
+            self._asked = self.session.clock.monotonic() - asked
         if approval.choice == "quit":
             return StepResult(step.id, Outcome.QUIT, f"declined {approval.by}; nothing of it was done")
         if approval.choice == "refuse":
@@ -190,7 +199,7 @@ class Walker:
         if self.interrupts.stop:
             return _stopped(step)
         self.record.write("intent", step=step.id, playbook=step.playbook, undo=undo, irreversible=step.irreversible)
-        self._acted = True
+        self._acted, self._began = True, self.session.clock.monotonic()
         done = self._runner.run(step, expected=expected)
         self.record.write(
             "applied",
@@ -264,12 +273,9 @@ class Walker:
                 holds_since = now if holds_since is None else holds_since
                 if now - holds_since >= step.stable_for:
                     ui.progress("")
-                    ui.say(
-                        [
-                            f"  {ui.style.paint('done', 'green', 'bold')} after {duration_s(now - began)}: "
-                            + safe(_held(verdict, step))
-                        ]
-                    )
+                    took = duration_s(now - (self._began if changed else began))
+                    told = f"{ui.style.paint('done', 'green', 'bold')} after {took}: {safe(_held(verdict, step))}"
+                    ui.say(ui.style.wrap(told, 2, 2))
                     return StepResult(step.id, Outcome.DONE, _held(verdict, step), changed=changed)
                 ui.progress(f"holds; watching that it stays so: {now - holds_since:.0f} of {step.stable_for} s")
             else:

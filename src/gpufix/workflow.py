@@ -43,9 +43,10 @@ def diagnosis_text(reading: Reading, books: Sequence[Runbook], style: Style, as_
 
 
 def sick(reading: Reading) -> bool:
-    """Whether ``diagnose --exit-code`` says 3: everything but a positively healthy node."""
+    """Whether ``diagnose --exit-code`` says 3: everything but a positively healthy node that survives a reboot."""
     cause = reading.diagnosis.root_cause
-    return not (cause.id == "healthy" and cause.status is Status.CONFIRMED)
+    healthy = cause.id == "healthy" and cause.status is Status.CONFIRMED
+    return not healthy or judge(reading.facts, reading.diagnosis).node.reboot_proof is False
 
 
 def capture(reading: Reading, folder: Path) -> None:

@@ -29,8 +29,8 @@ T = TypeVar("T")
 def scenario_of(*history: str) -> Scenario:
     """A scenario of these steps, each one line of YAML."""
     steps = "".join(f"- {step}\n" for step in history)
-    head = "version: 1\nid: of-a-test\ntitle: t\nsummary: s\nexpect: {root_cause: x, recover: 0, job: none}\n"
-    return load_scenario(f"{head}history:\n{steps}", "a test", scenario_schema())
+    head = "version: 1\nid: of-a-test\ntitle: t\nsummary: s\nexpect: {root_cause: swap-on, recover: 0, job: none}\n"
+    return load_scenario(f"{head}history:\n{steps}" if history else f"{head}history: []\n", "a test", scenario_schema())
 
 
 class LabNode:

@@ -67,7 +67,7 @@ def test_a_scenario_ends_as_its_file_says(name: str, lab_folder: Path) -> None:
     assert [path.read_bytes() for path in machine if path.exists()] == before, "this machine's own fstab and swap"
     for folder in (Path.home(), Path(os.environ["TMPDIR"])):
         assert list(folder.iterdir()) == [], "nothing outside the lab's folder is touched"
-    assert {path.name for path in lab_folder.parent.iterdir()} <= {"lab", ".lab.lock"}
+    assert {path.name for path in lab_folder.parent.iterdir()} == {"lab"}
 
 
 def test_the_rest_of_the_files_say_what_to_try() -> None:
@@ -185,7 +185,10 @@ def test_a_mistake_is_one_line_and_a_hint(arguments: list[str], words: list[str]
         ("version: 1\nhistroy: []\n", ["own.yml:2", "unknown key 'histroy'", "history"]),
         ("history:\n  - wiat: 3min\n", ["own.yml:2", "unknown key 'wiat'", "wait"]),
         ("history:\n  - wait: 3 minutes\n", ["own.yml:2", "wait"]),
-        ("history:\n  - run: swapoff /nowhere\n", ["step 1 (run)", "swapoff: /nowhere"]),
+        ("history:\n  - run: swapoff /nowhere\n", ["own.yml:2: history, step 1 (run)", "swapoff: /nowhere"]),
+        ("history:\n  - wait: 800000d\n", ["own.yml: history:", "too long"]),
+        ("history:\n  - write: {path: /etc/fstab/x, text: a}\n", ["/etc/fstab/x: "]),
+        ("history:\n  - write: {path: /etc/x, text: link}\n", ["step 1 (write)", "own word"]),
         ("history:\n  - run: fdisk -l\n", ["step 1 (run)", "does not model: fdisk -l"]),
         ("node: omen9\nhistory: []\n", ["no node 'omen9'", "omen2"]),
         ("history: [\n", ["own.yml:", "not valid YAML"]),

@@ -185,7 +185,7 @@ def test_a_wrong_name_at_a_destructive_gate_does_nothing(cluster: Node, wizard: 
     run.gate("stop-vfio-manager", name="omen3")
     run.expect("nothing was done")
     run.answer("stop-vfio-manager:", DOWN + ENTER)
-    run.expect("By hand:")
+    run.expect("by hand:")
     run.gate("stop-vfio-manager", QUIT)
     assert run.end() == 3
     assert cluster.containers("nvidia-vfio-manager")

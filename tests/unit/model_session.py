@@ -65,6 +65,7 @@ class ModelSession:
 
     node = model.NODE
     host = model.NODE
+    again = f"gpufix recover {model.NODE}"
     access = Access(("inventory",))
     cluster_access = ClusterAccess()
 

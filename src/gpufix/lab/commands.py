@@ -12,17 +12,20 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 
 from gpufix import resources
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.lab.scenario import JOB, Scenario, job_state, load_scenario
-from gpufix.lab.server import Lab, environment, only_one, read_mark, tools_folder
+from gpufix.lab.server import LOG, Lab, environment, only_one, read_mark, tools_folder
 from gpufix.lab.tools import TOOLS
-from gpufix.text import did_you_mean
+from gpufix.text import did_you_mean, safe
 
 PACE = 10.0
 """How many times as fast delays pass, where nobody says."""
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Past any proxy of the environment, which would be given the token."""
 _PATIENCE = 30.0
 """Seconds in which a lab must be up, or down."""
 
@@ -113,8 +116,7 @@ def up(folder: Path, scenario: Scenario, pace: float) -> list[str]:
     """Start a lab that stays, and wait until it answers."""
     with only_one(folder):
         pass
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    log = folder.parent / f".{folder.name}.log"
+    log = folder / LOG
     file = scenario.file if scenario.file.endswith((".yml", ".yaml")) else scenario.id
     command = [
         sys.executable,
@@ -185,9 +187,9 @@ def is_up(folder: Path) -> bool:
     try:
         token = (folder / "token").read_text(encoding="utf-8")
         request = urllib.request.Request(f"{mark['url']}/readyz", headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with _OPENER.open(request, timeout=5) as answer:
             return bool(answer.status == 200)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, HTTPException):  # the last: something else has its port by now
         return False
 
 
@@ -234,7 +236,7 @@ def _get(folder: Path, path: str, body: bytes | None = None) -> str:
     token = (folder / "token").read_text(encoding="utf-8")
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{read_mark(folder)['url']}{path}", data=body, headers=headers)
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with _OPENER.open(request, timeout=10) as answer:
         return str(answer.read().decode("utf-8"))
 
 
@@ -254,7 +256,7 @@ def shell_environment(folder: Path, node: str) -> dict[str, str]:
 
 
 def banner(node: str, scenario: Scenario | None) -> list[str]:
-    tries = [f"  {line}" for line in scenario.tries] if scenario and scenario.tries else []
+    tries = [f"  {safe(line)}" for line in scenario.tries] if scenario and scenario.tries else []
     return [
         f"A shell on {node} of the practice lab. Some of its tools are stand-ins that act on the lab:",
         f"  {' '.join(sorted(TOOLS))}",
@@ -270,6 +272,7 @@ def banner(node: str, scenario: Scenario | None) -> list[str]:
 def shell(folder: Path, command: Sequence[str]) -> int:
     """Run a shell, or one command, on the lab's node. Returns its exit status."""
     node = require_up(folder)
+    command = command[1:] if command[:1] == ["--"] else command
     variables, root = shell_environment(folder, node), folder / "nodes" / node
     if command:
         done = subprocess.run(
@@ -278,7 +281,7 @@ def shell(folder: Path, command: Sequence[str]) -> int:
             env=variables,
             check=False,
         )
-        return done.returncode
+        return _status(done.returncode)
     try:
         known = find_scenario(str(read_mark(folder)["scenario"]))
     except GpufixError:
@@ -288,4 +291,9 @@ def shell(folder: Path, command: Sequence[str]) -> int:
     variables.update(PS1=f"[lab {node} \\w]# ", PROMPT_DIRTRIM="2")
     program = ["/bin/bash", "--norc", "--noprofile", "-i"] if Path("/bin/bash").exists() else ["/bin/sh", "-i"]
     variables.pop("ENV", None)
-    return subprocess.run(program, cwd=root, env=variables, check=False).returncode
+    return _status(subprocess.run(program, cwd=root, env=variables, check=False).returncode)
+
+
+def _status(code: int) -> int:
+    """As a shell says it: 128 and the signal's number."""
+    return 128 - code if code < 0 else code

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import stat
 import sys
 from pathlib import Path
 
@@ -16,9 +17,11 @@ from gpufix.lab.machine import DISK, UNITS, Card, Machine, Process
 from gpufix.lab.tools import TOOLS
 
 BIN = "usr/bin"
+_LARGEST = 1 << 20
+"""Bytes of a file that the model reads."""
 _STAND_IN = '''\
 """Stands in for the tools of this practice host: asks the lab what one does, and prints that."""
-import json, socket, sys
+import json, os, socket, sys
 
 tool = sys.argv[1]
 call = json.dumps({{"node": {node!r}, "argv": sys.argv[1:]}}).encode()
@@ -30,16 +33,23 @@ except OSError:
     sys.exit(tool + ": the practice lab is down: gpufix lab up")
 head = "POST /lab/v1/tool HTTP/1.1\\r\\nHost: lab\\r\\nConnection: close\\r\\nContent-Type: application/json\\r\\n"
 head += "Authorization: Bearer %s\\r\\nContent-Length: %d\\r\\n\\r\\n" % (token, len(call))
-door.sendall(head.encode() + call)
 answer = b""
-while part := door.recv(65536):
-    answer += part
+try:
+    door.sendall(head.encode() + call)
+    while part := door.recv(65536):
+        answer += part
+except OSError as error:
+    sys.exit("%s: the practice lab does not answer: %s" % (tool, error))
 head, _, body = answer.partition(b"\\r\\n\\r\\n")
 if b" 200 " not in head.splitlines()[0]:
     sys.exit(tool + ": the practice lab: " + body.decode(errors="replace"))
 result = json.loads(body)
-sys.stdout.write(result["out"])
-sys.stderr.write(result["err"])
+try:
+    for stream, text in ((sys.stdout, result["out"]), (sys.stderr, result["err"])):
+        stream.buffer.write(text.encode("utf-8", "replace"))
+        stream.flush()
+except BrokenPipeError:
+    os._exit(141)
 sys.exit(result["code"])
 '''
 _TOOL = """\
@@ -57,20 +67,23 @@ class Sandbox:
         self._written: dict[str, str] = {}
         self._links: dict[str, str] = {}
         self._disk: dict[str, str] = {}
+        self.unwritten: list[str] = []
+        """What the machine's disk was to hold and a real one cannot, each with the reason."""
 
     def furnish(self, node: str, address: tuple[str, int], token: Path) -> None:
         """Put the stand-ins there. They are small programs, all the same one under each tool's name."""
         bin_folder = self.root / BIN
-        bin_folder.mkdir(parents=True)
+        bin_folder.mkdir(parents=True, exist_ok=True)
         program = bin_folder / ".stand-in.py"
-        program.write_text(_STAND_IN.format(node=node, address=address, token=str(token)), encoding="utf-8")
+        _replace(program, _STAND_IN.format(node=node, address=address, token=str(token)))
         tool = bin_folder / ".tool"
         tool.write_text(
             _TOOL.format(python=shlex.quote(sys.executable), program=shlex.quote(str(program))), encoding="utf-8"
         )
         tool.chmod(0o755)
         for name in TOOLS:
-            (bin_folder / name).symlink_to(tool.name)
+            if not (bin_folder / name).is_symlink():
+                (bin_folder / name).symlink_to(tool.name)
         for folder in (
             "proc",
             "sys/block",
@@ -93,37 +106,52 @@ class Sandbox:
         units = self.root / UNITS.lstrip("/")
         for entry in sorted(units.rglob("*")):
             name = f"{UNITS}/{entry.relative_to(units)}"
-            if entry.is_symlink():
-                found[name] = "masked" if entry.parent == units else "link"
+            if entry.is_symlink() and entry.parent != units:
+                found[name] = "link"
+            elif entry.is_symlink() and str(entry.readlink()) == "/dev/null":
+                found[name] = "masked"
             elif entry.is_file() and (text := self._text(name)) is not None:  # None: renamed since it was listed
                 found[name] = text
         machine.disk = found
         self._disk = dict(found)
 
     def _text(self, path: str) -> str | None:
+        """None for what is no file of sensible size: a pipe or a device in its place would be read for ever."""
+        file = self.root / path.lstrip("/")
         try:
-            return (self.root / path.lstrip("/")).read_text(encoding="utf-8", errors="replace")
+            status = file.stat()
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+                return None
+            return file.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
 
     def _write_disk(self, machine: Machine) -> None:
         for path in self._disk.keys() - machine.disk.keys():
             (self.root / path.lstrip("/")).unlink(missing_ok=True)
-        for path, text in machine.disk.items():
+        for path, text in list(machine.disk.items()):
             if self._disk.get(path) == text:
                 continue
-            target = self.root / path.lstrip("/")
-            if ".." in Path(path).parts:
-                raise ValueError(f"{path} leads out of the practice host")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)
-            if text == "masked":
-                target.symlink_to("/dev/null")
-            elif text == "link":
-                target.symlink_to(f"../{target.name}")
-            else:
-                target.write_text(text, encoding="utf-8")
+            try:
+                self._write_one(path, text)
+            except (OSError, ValueError) as error:
+                del machine.disk[path]
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                self.unwritten.append(f"{path[:80]}: {reason}")
         self._disk = dict(machine.disk)
+
+    def _write_one(self, path: str, text: str) -> None:
+        target = self.root / path.lstrip("/")
+        if ".." in Path(path).parts:
+            raise ValueError("leads out of the practice host")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        if text == "masked":
+            target.symlink_to("/dev/null")
+        elif text == "link":
+            target.symlink_to(f"../{target.name}")
+        else:
+            target.write_text(text, encoding="utf-8")
 
     # --- /proc and /sys: what the model says ---
 

@@ -17,6 +17,8 @@ from gpufix.lab.controllers import NAMESPACE
 from gpufix.lab.machine import Machine, Process, Unit
 from gpufix.lab.tools import run_tool
 from gpufix.lab.world import World
+from gpufix.model import ROOT_CAUSES
+from gpufix.text import did_you_mean
 
 JOB = "cuda-train.service"
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -45,12 +47,18 @@ class Scenario:
     history: tuple[Mapping[str, Any], ...]
     expect: Expectation
     file: str = ""
+    places: tuple[str, ...] = ()
+    """File and line of each step of the history."""
 
 
 def load_scenario(text: str, file: str, schema: Mapping[str, Any]) -> Scenario:
     """The scenario in ``text``. Raises GpufixError (status 2) with ``file:line:column`` for every mistake in it."""
-    data, _marks = load_checked(text, file, schema, "scenario")
+    data, marks = load_checked(text, file, schema, "scenario")
     expect = Expectation(**data["expect"])
+    if expect.root_cause not in ROOT_CAUSES:
+        mark = marks["expect", "root_cause"]
+        message = f"{file}:{mark.line}:{mark.column}: no root cause {expect.root_cause!r}"
+        raise GpufixError(message, did_you_mean(expect.root_cause, ROOT_CAUSES))
     return Scenario(
         id=data["id"],
         title=" ".join(data["title"].split()),
@@ -59,6 +67,7 @@ def load_scenario(text: str, file: str, schema: Mapping[str, Any]) -> Scenario:
         kubelet=data.get("kubelet", "v1.34.4"),
         tries=tuple(data.get("try", ())),
         history=tuple(data["history"]),
+        places=tuple(f"{file}:{mark.line}" for mark in (marks["history", n] for n in range(len(data["history"])))),
         expect=expect,
         file=file,
     )
@@ -76,7 +85,10 @@ def act_out(scenario: Scenario, now: float, pace: float) -> World:
     Raises GpufixError (status 2), naming the step of the history, where one cannot be done.
     """
     length = sum(seconds(step[key]) for step in scenario.history for key in step if key in ("wait", "skip"))
-    world = cluster.build(now - length, 1.0, scenario.kubelet)
+    try:
+        world = cluster.build(now - length, 1.0, scenario.kubelet)
+    except (OverflowError, ValueError, OSError):
+        raise GpufixError(f"{scenario.file}: history: {length} s of it are too long", "mend the scenario") from None
     if scenario.node not in world.machines:
         known = ", ".join(world.machines)
         raise GpufixError(f"{scenario.file}: there is no node {scenario.node!r} in the lab", f"there are {known}")
@@ -84,9 +96,9 @@ def act_out(scenario: Scenario, now: float, pace: float) -> World:
         ((verb, value),) = step.items()
         try:
             _ACTIONS[verb](world, world.machines[scenario.node], value)
-        except (LookupError, ValueError) as error:
+        except (LookupError, ValueError, ArithmeticError, TypeError) as error:
             raise GpufixError(
-                f"{scenario.file}: history, step {number} ({verb}): {error}", "mend the scenario"
+                f"{scenario.places[number - 1]}: history, step {number} ({verb}): {error}", "mend the scenario"
             ) from None
         world.settle()
     if world.unknown:
@@ -134,6 +146,8 @@ def _append(world: World, machine: Machine, value: Mapping[str, str]) -> None:
 
 
 def _write(world: World, machine: Machine, value: Mapping[str, str]) -> None:
+    if value["text"] in ("masked", "link"):
+        raise ValueError(f"the text {value['text']!r} is the lab's own word for a link")
     machine.disk[value["path"]] = value["text"]
 
 

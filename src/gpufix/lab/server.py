@@ -18,6 +18,7 @@ from typing import Any
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.lab.controllers import mark_for_deletion
 from gpufix.lab.door import LabApi
+from gpufix.lab.patches import Refused
 from gpufix.lab.sandbox import BIN, Sandbox
 from gpufix.lab.scenario import Scenario, act_out
 from gpufix.lab.store import Object
@@ -27,6 +28,7 @@ TICK = 0.1
 """Seconds between two looks of the lab at the clock, when nobody asks anything of it."""
 _ANSIBLE_CFG = "[defaults]\nretry_files_enabled = False\ninternal_poll_interval = 0.02\n"
 """Ansible's own default, a look at its worker every millisecond, takes a tenth of a run that is all on one machine."""
+LOCK, LOG, STATE = ".lock", "lab.log", "state"
 MARK = "lab.json"
 """The file by which a folder is known as a lab's own, so that nothing else is ever cleared away."""
 
@@ -45,8 +47,8 @@ class Lab:
         self.scenario = scenario
         self.node = scenario.node
         self.changed = threading.Condition(threading.RLock())
+        self.world = act_out(scenario, time.time(), pace)  # before anything is cleared: it may be refused
         _clear(self.folder)
-        self.world = act_out(scenario, time.time(), pace)
         self.store = self.world.store
         self._token = secrets.token_urlsafe(24)
         self.api = LabApi(self, self._token)
@@ -55,9 +57,15 @@ class Lab:
         self._ticker = threading.Thread(target=self._tick, daemon=True, name="lab")
 
     def __enter__(self) -> Lab:
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_mark(self.folder, {**self._mark, "pid": os.getpid(), "url": self.api.url, "stays": self.stays})
-        self._furnish()
+        try:
+            write_mark(self.folder, {**self._mark, "pid": os.getpid(), "url": self.api.url, "stays": self.stays})
+            self._furnish()
+        except OSError as error:
+            self._tidy()
+            raise GpufixError(f"{self.folder} cannot be written: {error}", "look at its rights and its space") from None
+        if unwritten := [one for sandbox in self.sandboxes.values() for one in sandbox.unwritten]:
+            self._tidy()
+            raise GpufixError(f"{self.scenario.file}: {unwritten[0]}", "mend the scenario")
         self.api.start()
         self._ticker.start()
         return self
@@ -65,9 +73,14 @@ class Lab:
     def __exit__(self, *_exception: object) -> None:
         """Stop, and take away the credentials; what was left on the hosts and the journal stay to be looked at."""
         self._ended.set()
-        self.api.stop()
-        self._ticker.join(5)
-        self._write_unknown()
+        try:
+            self.api.stop()
+            self._ticker.join(5)
+            self._write_unknown()
+        finally:
+            self._tidy()
+
+    def _tidy(self) -> None:
         for name in ("kubeconfig", "token"):
             (self.folder / name).unlink(missing_ok=True)
         write_mark(self.folder, self._mark)
@@ -93,16 +106,32 @@ class Lab:
             sandbox.write(self.world.machines[name])
 
     def written(self, plural: str, before: Object | None, after: Object | None) -> None:
+        """Raises Refused where the model cannot live with ``after``; then all is as it was."""
         if plural == "pods" and before is not None and after is None:
             mark_for_deletion(self.world, before)
-        self.world.settle()
+        try:
+            self.world.settle()
+        except Exception as error:  # a shape that no rule expects: one bad patch must not end the lab
+            self._put_back(plural, before, after)
+            self.world.settle()
+            why = f"the practice lab cannot hold this object: {type(error).__name__}: {error}"
+            raise Refused(422, "Invalid", why) from None
         self._show()
+
+    def _put_back(self, plural: str, before: Object | None, after: Object | None) -> None:
+        if before is not None:
+            self.store.put(plural, before)
+        elif after is not None:
+            self.store.remove(plural, after["metadata"]["name"], after["metadata"].get("namespace", ""))
 
     def tool(self, node: str, argv: list[str]) -> ToolResult:
         if node not in self.world.machines:
             return ToolResult(64, "", f"the practice lab has no node {node}\n")
         result = run_tool(self.world, node, argv)
         self._show()
+        unwritten = self.sandboxes[node].unwritten
+        if unwritten:
+            return ToolResult(1, "", f"{argv[0]}: {unwritten.pop()}\n")
         return result
 
     @property
@@ -126,14 +155,20 @@ class Lab:
         while not self._ended.wait(TICK):
             with self.changed:
                 version = self.store.version
-                self.advance()
+                try:
+                    self.advance()
+                    self._write_unknown()
+                except Exception as error:  # a full disk, say: the clock goes on, and it is on record
+                    note = f"the lab's clock: {type(error).__name__}: {error}"
+                    if note not in self.world.unknown:
+                        self.world.unknown.append(note)
                 if self.store.version != version:
                     self.changed.notify_all()
-                self._write_unknown()
 
     def _write_unknown(self) -> None:
         if self.unknown:
-            (self.folder / "unknown.log").write_text("".join(f"{line}\n" for line in self.unknown), encoding="utf-8")
+            text = "".join(f"{line}\n" for line in self.unknown)
+            (self.folder / "unknown.log").write_text(text, encoding="utf-8", errors="backslashreplace")
 
     # --- files ---
 
@@ -175,7 +210,10 @@ def environment(folder: Path, node: str) -> dict[str, str]:
         "ANSIBLE_HOME": str(folder / "ansible"),
         "ANSIBLE_LOCAL_TEMP": str(folder / "ansible" / "tmp"),
         "ANSIBLE_REMOTE_TMP": str(folder / "ansible" / "tmp"),
-        "XDG_STATE_HOME": str(folder / "state"),
+        "XDG_STATE_HOME": str(folder / STATE),
+        # a proxy would be asked for 127.0.0.1 too, and be given the token
+        "NO_PROXY": "127.0.0.1,localhost",
+        "no_proxy": "127.0.0.1,localhost",
         "GPUFIX_LAB": str(folder),
         "GPUFIX_LAB_NODE": node,
         "NODE_ROOT": str(folder / "nodes" / node),
@@ -189,9 +227,13 @@ def tools_folder(folder: Path, node: str) -> Path:
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
     """Hold the lab's folder for this process. Raises GpufixError (status 2) while another one has it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    path = folder.parent / f".{folder.name}.lock"
-    with path.open("a", encoding="utf-8") as stream:
+    _require_lab(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise GpufixError(f"{folder}: {error.strerror}", "give a folder that can be written with --dir") from None
+    with os.fdopen(handle, "r+", encoding="utf-8") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -211,20 +253,48 @@ def private(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def _clear(folder: Path) -> None:
-    """Empty a folder that is a lab's. Anything else that is there is somebody's: refused."""
-    if not folder.exists():
-        return
-    if not folder.is_dir() or (any(folder.iterdir()) and not {"scenario", "node"} <= set(read_mark(folder))):
+def _require_lab(folder: Path) -> None:
+    """Raises GpufixError (status 2) for a folder that is somebody's, and for a name that a lab cannot have."""
+    name = str(folder)
+    if os.pathsep in name or not name.isprintable():  # it goes into PATH, and there the real tools would be next
+        raise GpufixError(
+            f"--dir {name!r}: a lab's folder has no {os.pathsep!r} and no control character in its path", "give another"
+        )
+    try:
+        there = {entry.name for entry in folder.iterdir()} if os.path.lexists(folder) else set()
+    except OSError:
+        there = {""}
+    if there - {LOCK, LOG} and not {"scenario", "node"} <= set(read_mark(folder)):
         raise GpufixError(f"{folder} exists and is no practice lab", "give an empty or a new folder with --dir")
+
+
+def _clear(folder: Path) -> None:
+    """Empty a folder that is a lab's, but for its hosts' stand-ins: while a lab is built anew, a shell that is still
+    open there must find them and not this machine's own tools."""
+    _require_lab(folder)
     try:
         for entry in folder.iterdir():
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            elif entry.name != MARK:
+            if entry.name == "nodes" and entry.is_dir() and not entry.is_symlink():
+                _clear_hosts(entry)
+            elif entry.is_dir() and not entry.is_symlink():
+                if entry.name != STATE:  # the journals of runs: their folders were named to a person
+                    shutil.rmtree(entry)
+            elif entry.name not in (MARK, LOCK, LOG):
                 entry.unlink()
     except OSError as error:
         raise GpufixError(f"{folder} cannot be cleared: {error}", "look at its rights", ExitStatus.USAGE) from None
+
+
+def _clear_hosts(nodes: Path) -> None:
+    kept = {nodes / node.name / part for node in nodes.iterdir() for part in ("usr", BIN)}
+    for folder in [path for node in nodes.iterdir() for path in (node, node / "usr")]:
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            if entry in kept:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
 
 def _kubeconfig(url: str, token: str) -> dict[str, Any]:

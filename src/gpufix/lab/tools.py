@@ -487,9 +487,22 @@ def _reboot(world: World, machine: Machine, arguments: list[str]) -> ToolResult:
     return ToolResult(0, f"{machine.name} has rebooted.\n")
 
 
+def _sudo(world: World, machine: Machine, arguments: list[str]) -> ToolResult:
+    """One is root here already. Without this, sudo would run this machine's own tools."""
+    if not arguments or arguments[0] not in TOOLS:
+        return ToolResult(1, "", "sudo: on this practice host, only for its own tools; one is root here already\n")
+    return TOOLS[arguments[0]](world, machine, arguments[1:])
+
+
+def _refused(world: World, machine: Machine, arguments: list[str]) -> ToolResult:
+    return ToolResult(1, "", "not on this practice host, and this machine's own is not run from here\n")
+
+
+_OF_THE_MACHINE = ("halt", "init", "kexec", "mkswap", "modprobe", "poweroff", "rmmod", "service", "shutdown", "telinit")
+"""What a hand types in such a night and would reach the machine that the lab runs on."""
 TOOLS: dict[str, Callable[[World, Machine, list[str]], ToolResult]] = {
     "systemctl": _systemctl, "journalctl": _journalctl, "dmesg": _dmesg, "swapoff": _swapoff, "swapon": _swapon,
     "free": _free, "nvidia-smi": _nvidia_smi, "lspci": _lspci, "crictl": _crictl,
-    "systemd-detect-virt": _detect_virt, "reboot": _reboot,
+    "systemd-detect-virt": _detect_virt, "reboot": _reboot, "sudo": _sudo, **dict.fromkeys(_OF_THE_MACHINE, _refused),
 }  # fmt: skip
 """The stand-ins that every practice host has."""

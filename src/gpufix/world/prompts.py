@@ -6,7 +6,9 @@ import getpass
 import os
 import shutil
 import sys
+import termios
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gpufix.errors import ExitStatus, GpufixError
@@ -39,10 +41,21 @@ def check_terminal(unattended: str) -> None:
         )
 
 
+def _forget_keys() -> None:
+    """Throw away what was typed before the question stood there: a key pressed while a step ran is no consent."""
+    from prompt_toolkit.application.current import get_app_session
+    from prompt_toolkit.input.typeahead import clear_typeahead
+
+    clear_typeahead(get_app_session().input)
+    with suppress(termios.error, OSError, ValueError):  # no terminal: then nobody types
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
 def ask_choice(message: str, options: Sequence[Option], default: str) -> str:
     """The value of the chosen option. Raises Interrupted."""
     import questionary
 
+    _forget_keys()
     choices = [questionary.Choice(option.label, value=option.value) for option in options]
     try:
         answer = questionary.select(
@@ -57,6 +70,7 @@ def ask_text(message: str) -> str:
     """A line of text. Raises Interrupted."""
     import questionary
 
+    _forget_keys()
     try:
         answer = questionary.text(message, qmark="?").unsafe_ask()
     except (KeyboardInterrupt, EOFError):

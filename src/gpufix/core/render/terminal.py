@@ -122,7 +122,7 @@ def _evidence_lines(evidence: Sequence[Evidence], style: Style, indent: int, mos
             parts = [*parts[: _EXCERPT_LINES - 1], parts[_EXCERPT_LINES - 1][: room - 1] + "…"]
         lines += [style.paint(" " * indent + part, "dim") for part in parts]
     if len(evidence) > most:
-        lines.append(" " * indent + f"({len(evidence) - most} more in -o json)")
+        lines.append(" " * indent + f"({len(evidence) - most} more in diagnose -o json)")
     return lines
 
 
@@ -216,6 +216,16 @@ def plan_lines(plan: Plan, origins: Mapping[str, str], style: Style) -> list[str
         lines.append(f"  {number}  {mark}  {planned.step.id}{flag}{assumes}")
         lines += style.wrap(safe(_plan_reason(planned)), 15)
     return lines
+
+
+def stops_lines(plan: Plan, style: Style) -> list[str]:
+    """Before the first gate: where the walk will stop, as far as can be seen now."""
+    blocked = next((planned for planned in plan.steps if planned.decision is Decision.BLOCKED), None)
+    if blocked is None:
+        return []
+    hint = f" {blocked.violations[0].hint}" if blocked.violations else ""
+    told = f"As it looks now this walk stops at {blocked.step.id}: {_plan_reason(blocked)}.{hint}"
+    return ["", *(style.paint(line, "yellow", "bold") for line in style.wrap(safe(told)))]
 
 
 def _plan_reason(planned: PlannedStep) -> str:
