@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpufix.core.conditions import World, evaluate
 from gpufix.core.fold import PlayResult
@@ -95,6 +95,8 @@ class Gate:
         ui, style, step = self.session.ui, self.session.ui.style, self.planned.step
         if step.risk:
             ui.say(style.wrap(f"Risk: {step.risk}", 2, 4))
+        if step.irreversible:
+            ui.say(style.wrap(f"No way back: {step.irreversible}", 2, 4))
         if self.planned.destructive:
             ui.say(style.wrap(style.paint("Destructive: applying asks for the node's name.", "yellow"), 2))
         options = [Option("apply", f"apply {step.id}"), Option("details", "details")]
@@ -122,11 +124,10 @@ class Gate:
                 why = f" ({leaf.because})" if leaf.because else ""
                 lines += style.wrap(f"- {safe(leaf.text)}{why}", 2, 2)
         undo = capture_undo(self.planned.actions, self.world.facts)
-        if step.irreversible:
-            lines += style.wrap(f"No way back: {step.irreversible}", 2, 4)
-        elif undo:
-            material = "; ".join(f"{key}: {value}" for key, value in undo.items())
-            lines += style.wrap(f"Recorded for undoing it: {safe(material)}", 2, 4)
+        if undo and not step.irreversible:
+            lines.append("  Recorded for undoing it:")
+            for key, value in undo.items():
+                lines += style.wrap(f"- {key}: {safe(_words(value)) or 'none'}", 2, 4)
         lines += style.wrap("Tasks of the dry run:", 2)
         for task in self.preview.tasks:
             state = "skipped" if task.skipped else "would change" if task.changed else "ok"
@@ -134,3 +135,12 @@ class Gate:
             lines += style.wrap(f"- {safe(task.name)}: {state}{said}", 2, 2)
         # in one line, however long: it is there to be copied
         return [*lines, "  The same dry run by hand:", f"    {safe(by_hand)}"]
+
+
+def _words(value: Any) -> str:
+    """Undo material for a person: ``key=value, ...`` and no brackets."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={'(absent)' if part is None else part}" for key, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return "; ".join(_words(part) for part in value)
+    return str(value)

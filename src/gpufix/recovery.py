@@ -388,7 +388,7 @@ def _ending(
     if not last.outcome.goes_on:
         step = next((step for step in book.steps if step.id == last.step), None)
         hint = f" {step.if_late}." if step and step.if_late and last.outcome is Outcome.LATE else ""
-        line = f"Not recovered: {last.step}: {last.text}.{hint}{_held_note(session, walker)}"
+        line = f"Not recovered: {last.step}: {last.text.rstrip('.')}.{hint}{_held_note(session, walker)}"
         return _STATUS_OF[last.outcome], line
     if verdicts.node.health is not Health.WELL:
         return ExitStatus.NOT_IN_TIME, f"Not recovered: {session.node} is {verdicts.node.health}."

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gpufix.core.answers import (
     DEFAULT,
     Answers,
     answers_schema,
+    consent_problem,
     file_problem,
     load_answers,
     missing_answers,
@@ -33,7 +35,7 @@ from gpufix.core.answers import (
 from gpufix.core.plan_data import Given, read_plan
 from gpufix.core.render.metrics import metrics_text
 from gpufix.core.render.plan_text import plan_data_lines
-from gpufix.core.runbook import Runbook
+from gpufix.core.runbook import ALWAYS, Runbook
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.record import Listener, Notifying, Streaming
 from gpufix.recovery import Result
@@ -118,7 +120,17 @@ def request_from(arguments: argparse.Namespace, books: Sequence[Runbook]) -> Req
         left = [question for question in missing_answers(book, answered) if question.id not in given]
         if problem := missing_problem(left, answers.file):
             raise GpufixError(problem, f"gpufix answers {book.id} shows the choices and what they mean")
+        _require_names(answers, book, arguments.node)
     return Request(books, answers, given, plan, getattr(arguments, "check", False), operator())
+
+
+def _require_names(answers: Answers, book: Runbook, node: str) -> None:
+    """A plain ``true`` for a step that is destructive whatever is answered can be told without the cluster."""
+    for step in book.steps:
+        consent = answers.consents.get(step.id)
+        if step.destructive == ALWAYS and consent is not None and consent.kind == "yes" and not consent.node:
+            problem = consent_problem(True, step.id, node, replace(consent, plan=""), None, answers.file)
+            raise GpufixError(problem or "", f"gpufix answers {book.id} --node {node} shows what each step does")
 
 
 def _answers_file(arguments: argparse.Namespace, books: Sequence[Runbook]) -> tuple[Answers | None, Runbook | None]:
@@ -230,6 +242,8 @@ def recover(
             _tell_end(listeners, int(result.status), result.line)
         _leave_behind(arguments, session, request, result, time.monotonic() - began)
         _print(arguments, result)
+        if arguments.events == "-" and result.status is not ExitStatus.OK:
+            sys.stderr.write(f"gpufix: {safe(result.line, limit=600)}\n")
         return result.status
     except GpufixError as error:
         _tell_end(listeners, int(error.exit_status), error.message)

@@ -20,7 +20,7 @@ from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import ROOT_CAUSES, Diagnosis, Facts, Snapshot
 from gpufix.text import did_you_mean, redact
 from gpufix.world.cluster import Cluster, ClusterAccess, api_error, read_cluster
-from gpufix.world.host import READ_NODE, inventory_hosts
+from gpufix.world.host import READ_NODE, default_inventory, inventory_hosts
 from gpufix.world.playbooks import Access, PlaybookRunner
 from gpufix.world.prompts import Option
 from gpufix.world.snapshots import read_live
@@ -147,7 +147,9 @@ class Session:
         if nodes.value is not None and self.node not in (names := [node.name for node in nodes.value]):
             raise GpufixError(f"the cluster has no node {self.node!r}", did_you_mean(self.node, names))
         if snapshot.unread.get("host") == NO_SUCH_HOST:
-            where = ", ".join(self.access.inventory) or "the inventory that ansible.cfg names"
+            where = ", ".join(self.access.inventory) or default_inventory()
+            if not where:
+                raise GpufixError("no inventory: Ansible does not know where the node is", "give one with -i FILE")
             hint = did_you_mean(self.host, inventory_hosts(self.access))
             raise GpufixError(
                 f"no host {self.host!r} in {where}",

@@ -424,7 +424,7 @@ def test_the_schema_of_a_runbook_lists_what_there_is() -> None:
     assert "Every process that uses the card on the host dies" in question["description"]
     consents = properties["consent"]["properties"]
     assert list(consents) == ["relabel", "stop-vfio-manager", "disable-swap", "restart-kubelet"]
-    assert "Irreversible" in consents["restart-kubelet"]["description"]
+    assert "No way back" in consents["restart-kubelet"]["description"]
     assert properties["answers"]["additionalProperties"] is properties["consent"]["additionalProperties"] is False
     assert "kills" not in json.dumps(answers_schema(NORWAY))
 

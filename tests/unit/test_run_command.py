@@ -330,6 +330,24 @@ def test_answers_for_another_node_are_refused_before_anything_is_read(
     assert "answers.yml:11:7: these are answers for node omen2" in capsys.readouterr().err
 
 
+def test_a_plain_yes_to_a_destructive_step_is_told_before_anything_is_read(
+    run: Run, world: ModelSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.read = lambda: pytest.fail("the cluster was read")  # type: ignore[method-assign]
+    text = Path("answers.yml").read_text()
+    Path("answers.yml").write_text(text.replace(f"stop-vfio-manager: {NODE}", "stop-vfio-manager: true"))
+    assert run(*RECOVER) == 2
+    assert "consent.stop-vfio-manager is true, but the step is destructive" in capsys.readouterr().err
+
+
+def test_a_failed_run_says_why_on_stderr_where_stdout_is_for_events(
+    run: Run, world: ModelSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half(world)
+    assert run(*RECOVER, "--events", "-", "-q") == 5
+    assert capsys.readouterr().err.startswith("gpufix: Not recovered: relabel")
+
+
 def test_the_sample_and_its_schema(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("answers", "--node", NODE) == 0
     assert capsys.readouterr().out == sample(BOOK, NODE)

@@ -560,9 +560,9 @@ def _about_step(step: RunbookStep) -> list[str]:
     else:
         told.append(f"Destructive if {_plain(_words(step.destructive))}: then it wants the node's name.")
     if step.irreversible:
-        told.append(f"Irreversible: {_plain(step.irreversible)}")
+        told.append(f"No way back: {_plain(step.irreversible)}")
     if step.skippable:
-        told.append("May be skipped.")
+        told.append("May be skipped where no later step needs it.")
     return told
 
 

@@ -96,8 +96,6 @@ def epilogue(lab: Lab, recovered: bool) -> list[str]:
         lines.append(f"The CUDA job on the card ({JOB}) is alive; the card is on {driver}.")
     elif job == "dead":
         lines.append(f"The CUDA job on the card ({JOB}) is dead: vfio-manager took the card ({', '.join(calls)}).")
-    if not recovered:
-        lines.append("This lab ends with the walk. To stop half-way and go on: gpufix lab up, then gpufix lab recover.")
     lines += [
         "This was the practice lab: nothing outside its folder was touched. On a real node you need",
         "  - a kubeconfig that may get and list nodes, pods, events, VMs and the ClusterPolicy, and patch nodes",
@@ -106,6 +104,8 @@ def epilogue(lab: Lab, recovered: bool) -> list[str]:
         f"  - and the walk: gpufix recover {lab.node} -i inventory",
         "Other scenarios: gpufix lab list. By hand: gpufix lab up, gpufix lab shell.",
     ]
+    if not recovered:
+        lines.append("This lab ends with the walk. To stop half-way and go on: gpufix lab up, then gpufix lab recover.")
     return lines
 
 

@@ -8,9 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpufix.world.playbooks import Access, ansible_environment
+from gpufix.world.playbooks import Access, ansible_config, ansible_environment
 
 READ_NODE = "read-node.yml"
+
+
+def default_inventory() -> str:
+    """What Ansible reads where no inventory is given, in words; empty where nothing names one."""
+    if named := os.environ.get("ANSIBLE_INVENTORY"):
+        return named
+    if (config := ansible_config()) is not None:
+        return f"the inventory that {config} names"
+    return "/etc/ansible/hosts" if Path("/etc/ansible/hosts").exists() else ""
 
 
 def inventory_hosts(access: Access) -> list[str]:
