@@ -22,11 +22,9 @@ def safe(text: str, *, keep_newlines: bool = False, limit: int = 0) -> str:
             out.append(char)
         elif char == "\t":
             out.append("\t" if keep_newlines else " ")
-        elif unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(char) in _BIDI:
+        elif unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") or unicodedata.bidirectional(char) in _BIDI:
             code = ord(char)
-            out.append(f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
-        elif char in "\u200b\u200e\u200f\ufeff":
-            out.append(f"\\u{ord(char):04x}")
+            out.append(f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
         else:
             out.append(char)
     result = "".join(out)
@@ -36,24 +34,42 @@ def safe(text: str, *, keep_newlines: bool = False, limit: int = 0) -> str:
 
 
 _SECRET = re.compile(
-    r"(?i)(\b(?:password|passwd|token|secret|client-secret|api[-_]?key)\b[\"\']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;\"']+)"
-    r"|(\bbearer\s+)([A-Za-z0-9._~+/=-]{8,})"
-    r"|(eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*)"
-    r"|(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"""(?ix)
+    (?P<key> (?<![a-z0-9_-]) [_-]* (?:[a-z0-9]+[_-]+)*
+        (?: password2? | passwd | passphrase | token | secret | api[-_]?key | access[-_]?key | pass(?==) )
+        (?P<quote>\\?["']?) \s*[=:]\s* )
+        (?P<value> \\"[^"\\\n]*\\" | "(?:[^"\\\n]|\\.)*" | '[^'\n]*' | ["'][^\s,;"']* | [^\s,;"'(){}\[\]\\]+ )
+    | (?P<option> --[a-z0-9-]*(?:password|passphrase|token|secret) \s+ ) (?P<word> [^\s"'-][^\s"']* )
+    | (?P<scheme> \b(?:bearer|basic)\s+ ) (?P<credential> [a-z0-9._~+/=-]{8,} )
+    | (?P<user> ://[^/\s:@"']+: ) [^/\s@"']+ (?= @ )
+    | (?P<hook> \bhooks\.slack\.com/services/ ) [^\s"']+
+    | (?P<jwt> eyJ[a-z0-9_-]{10,}\.[a-z0-9_-]{10,}\.[a-z0-9_-]* )
+    | (?P<begin> -----BEGIN\ [A-Z\ ]*PRIVATE\ KEY----- ) [\s\S]*? (?P<end> -----END\ [A-Z\ ]*PRIVATE\ KEY----- | \Z )
+    """
+)
+"""Names of one word, or of words joined by _ and -: a camelCase one is a field of Kubernetes' own, with no secret."""
+
+
+_SECRET_NAME = re.compile(
+    r"(?i)(?:[a-z0-9]+[_-])*(?:password2?|passwd|passphrase|token|secret|api[-_]?key|access[-_]?key)"
 )
 
 
 def redact(text: str) -> str:
-    """``text`` without what looks like a password, a token or a private key. Used on everything that is stored."""
+    """``text`` without what looks like a password, a token or a private key. Used on everything that is stored.
+
+    A quoted value stays quoted, and one after a quoted key becomes so. Data goes through ``redact_all`` before it
+    becomes JSON: in a text alone, where a value ends cannot always be told.
+    """
 
     def replace(match: re.Match[str]) -> str:
-        if match.group(1):
-            return f"{match.group(1)}(redacted)"
-        if match.group(3):
-            return f"{match.group(3)}(redacted)"
-        if match.group(6):
-            return f"{match.group(6)} (redacted) {match.group(7)}"
-        return "(redacted)"
+        if match["key"]:
+            opened = re.match(r"\\?[\"']", match["value"])
+            quote = opened[0] if opened else match["quote"]
+            return f"{match['key']}{quote}(redacted){quote}"
+        if match["begin"]:
+            return f"{match['begin']} (redacted) {match['end']}"
+        return f"{match['option'] or match['scheme'] or match['user'] or match['hook'] or ''}(redacted)"
 
     return _SECRET.sub(replace, text)
 
@@ -64,7 +80,11 @@ def redact_all(value: Any, text: Callable[[str], str] = redact) -> Any:
     if isinstance(value, str):
         return text(value)
     if isinstance(value, Mapping):
-        return {text(str(key)): redact_all(part, text) for key, part in value.items()}
+        return {
+            text(str(key)): "(redacted)" if isinstance(part, str) and _SECRET_NAME.fullmatch(str(key)) else
+            redact_all(part, text)
+            for key, part in value.items()
+        }  # fmt: skip
     if isinstance(value, (list, tuple, set, frozenset)):
         return [redact_all(part, text) for part in value]
     if isinstance(value, float) and not math.isfinite(value):

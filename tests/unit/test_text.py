@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufix.text import ago, did_you_mean, duration, redact, safe, size
+from gpufix.text import ago, did_you_mean, duration, redact, redact_all, safe, size
 
 
 @given(st.text())
@@ -68,3 +69,57 @@ def test_did_you_mean() -> None:
     assert did_you_mean("omen3", ["omen1", "omen2", "nas"]).startswith("did you mean omen")
     assert did_you_mean("zzz", ["omen1"]) == "there is: omen1"
     assert did_you_mean("x", []) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HF_TOKEN=s3cr3t", "DB_PASSWORD=s3cr3t", "AWS_SECRET_ACCESS_KEY=s3cr3t", "export WANDB_API_KEY='s3cr3t'",
+        "--token=s3cr3t", "--password s3cr3t", "https://user:s3cr3t@registry/x", "Authorization: Basic s3cr3ts3cr3t",
+        "https://hooks.slack.com/services/T0/B0/s3cr3t", '{"token":"a\\"s3cr3t"}', "cifs pass=s3cr3t,password2=s3cr3t",
+        '"{\\"token\\": \\"s3cr3t\\"}"',
+        'password="s3cr3t', "{'my-secret': 's3cr3t'}",
+    ],
+)  # fmt: skip
+def test_secrets_in_their_usual_spellings_are_taken_out(text: str) -> None:
+    assert "s3cr3t" not in redact(text)
+    assert "(redacted)" in redact(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["the token expired at 5", '"automountServiceAccountToken": true', "secretName: x", "passage=1", "a-key: b"]
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+WORDS = st.sampled_from(["token", "api-key", "password=", "secret", "a", "my_token", "it's", "x: y", "{", "token='"])
+TEXTS = st.one_of(WORDS, st.text())
+DATA = st.recursive(
+    st.one_of(TEXTS, st.booleans(), st.none(), st.integers()),
+    lambda part: st.one_of(st.lists(part, max_size=4), st.dictionaries(TEXTS, part, max_size=4)),
+    max_leaves=20,
+)
+
+
+@given(DATA)
+def test_data_is_the_same_data_when_the_secrets_are_gone(data: object) -> None:
+    text = json.dumps(redact_all(data))
+    assert type(json.loads(text)) is type(data)
+    assert json.dumps(redact_all(json.loads(text))) == text, "nothing more to take out"
+
+
+def test_a_secret_is_known_by_its_key() -> None:
+    data = {"DB_PASSWORD": "s3cr3t", "nested": [{"api-key": "s3cr3t", "token": 5, "tokens": "x"}]}
+    assert redact_all(data) == {
+        "DB_PASSWORD": "(redacted)", "nested": [{"api-key": "(redacted)", "token": 5, "tokens": "x"}],
+    }  # fmt: skip
+
+
+def test_a_long_name_costs_no_more_than_its_length() -> None:
+    assert redact("a_" * 200_000) == "a_" * 200_000
+
+
+@pytest.mark.parametrize("char", ["\u00ad", "\u2060", "\U000e0041", "\u061c", "\ufff9", "\u200d"])
+def test_what_cannot_be_seen_is_shown(char: str) -> None:
+    assert char not in safe(f"omen{char}2")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.text import redact
+from gpufix.text import redact, redact_all
 
 ClusterFiles = tuple[dict[str, str], dict[str, str]]
 PAGE = 500
@@ -195,7 +195,7 @@ def read_cluster(cluster: Cluster, node: str) -> ClusterFiles:
                 unread[f"cluster/{name}.json"] = error.reason
             else:
                 body = {"apiVersion": "v1", "kind": "List", "items": items}
-                files[f"cluster/{name}.json"] = redact(json.dumps(body, indent=1, sort_keys=True))
+                files[f"cluster/{name}.json"] = json.dumps(redact_all(body), indent=1, sort_keys=True)
     if "cluster" in unread and not files:
         return {}, {"cluster": unread["cluster"]}
     unread.pop("cluster", None)
