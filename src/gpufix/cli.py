@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpufix import run_command, runs_command, workflow
+from gpufix.core.answers import NO_NAMES
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.session import Reading, Session, read_runbooks
 from gpufix.text import did_you_mean, safe
@@ -178,14 +179,15 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "answers":
         if arguments.answers_node is not None:
             _check_node_name(arguments.answers_node)
+            if arguments.answers_node in NO_NAMES:
+                raise GpufixError(
+                    f"in an answers file {arguments.answers_node!r} is no node's name: it reads as a yes or a no",
+                    "a node of this name cannot be recovered without a person",
+                )
         return run_command.answers(arguments)
-    _check_node_name(arguments.node)
-    if arguments.host is not None:
-        _check_host_name(arguments.host)
     if arguments.command in ("recover", "plan"):
-        books = read_runbooks(arguments.runbooks)  # a mistake in one is told before anything is asked or read
-        run = run_command.recover if arguments.command == "recover" else run_command.plan
-        return run(arguments, lambda ui: _session(arguments, ui), books)
+        return run_command.guarded(arguments, lambda: _plan_or_recover(arguments))
+    _check_names(arguments)
     reading = _read(arguments)
     if arguments.command == "capture":
         workflow.capture(reading, arguments.output)
@@ -197,6 +199,19 @@ def _run(arguments: argparse.Namespace) -> int:
     books = read_runbooks(arguments.runbooks)
     print(workflow.diagnosis_text(reading, books, style_for(sys.stdout), arguments.output == "json"))
     return ExitStatus.DECLINED if arguments.exit_code and workflow.sick(reading) else ExitStatus.OK
+
+
+def _plan_or_recover(arguments: argparse.Namespace) -> ExitStatus:
+    _check_names(arguments)
+    books = read_runbooks(arguments.runbooks)  # a mistake in one is told before anything is asked or read
+    run = run_command.recover if arguments.command == "recover" else run_command.plan
+    return run(arguments, lambda ui: _session(arguments, ui), books)
+
+
+def _check_names(arguments: argparse.Namespace) -> None:
+    _check_node_name(arguments.node)
+    if arguments.host is not None:
+        _check_host_name(arguments.host)
 
 
 def _run_lab(arguments: argparse.Namespace) -> int:
@@ -258,7 +273,7 @@ def _walk_in_lab(arguments: argparse.Namespace) -> ExitStatus:
     def session_of(ui: TerminalUi) -> Session:
         return Session(arguments.node, arguments.node, Access(), ClusterAccess(), ui, again="gpufix lab recover")
 
-    return run_command.recover(arguments, session_of, read_runbooks())
+    return run_command.guarded(arguments, lambda: run_command.recover(arguments, session_of, read_runbooks()))
 
 
 def _read(arguments: argparse.Namespace) -> Reading:

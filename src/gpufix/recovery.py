@@ -95,12 +95,14 @@ def recover(session: Session, request: Request, listeners: Sequence[Listener] = 
     told = announcements(reading.facts, values)
     ui.say(["", *(line for text in told for line in ui.style.wrap(safe(text)))] if told else [])
     if request.check:
+        _require_as_planned(request, planning.decide(book, session.node, reading, values))
         checked = _checked(session, request, book, reading, verdicts, given)
         _tell(listeners, "plan", node=session.node, answers=values, plan=checked.made)
         return checked
     plan = planning.decide(book, session.node, reading, values)
     ui.say(["", *plan_lines(plan, {name: one.origin for name, one in given.items()}, ui.style)])
     ui.say(stops_lines(plan, ui.style) if request.attended else [])
+    _require_as_planned(request, plan)
     _tell(listeners, "plan", node=session.node, answers=values, steps=_decisions(plan))
     if not request.attended:
         require_consents(request, plan, reading)
@@ -183,7 +185,13 @@ def _require_unmoved(request: Request, session: Session, reading: Reading) -> No
 
 
 def _require_same_runbook(request: Request, book: Runbook, node: str) -> None:
-    """Raises GpufixError (status 2) for answers to questions that ``book`` does not ask."""
+    """Raises GpufixError: status 4 for a plan of another runbook, 2 for answers to questions that ``book`` has not."""
+    if request.plan is not None and request.plan["runbook"]["id"] != book.id:
+        raise GpufixError(
+            f"the plan is of the runbook {request.plan['runbook']['id']}, but what fits {node} now is {book.id}",
+            f"make a new plan: gpufix plan {node} --out FILE",
+            ExitStatus.BLOCKED,
+        )
     strange = sorted(set(request.given) - {question.id for question in book.questions})
     if strange and request.answers is None:
         origin = request.given[strange[0]].origin
@@ -194,6 +202,25 @@ def _require_same_runbook(request: Request, book: Runbook, node: str) -> None:
             f"but what fits {node} now is {book.id}",
             f"gpufix answers {book.id} --node {node} writes a sample for it",
         )
+
+
+def _require_as_planned(request: Request, plan: Plan) -> None:
+    """Raises GpufixError (status 4) where a step is decided otherwise than the plan's reader saw it."""
+    if request.plan is None:
+        return
+    for planned, step in zip(plan.steps, request.plan["steps"], strict=False):
+        was = (step["id"], step["decision"], step["destructive"])
+        now = (planned.step.id, str(planned.decision), planned.destructive)
+        if was != now:
+            raise GpufixError(
+                f"the plan is stale, nothing was changed: {step['id']} was {_decided(was)}, is {_decided(now)}",
+                f"look at it, then make a new plan: gpufix plan {plan.node} --out FILE",
+                ExitStatus.BLOCKED,
+            )
+
+
+def _decided(step: tuple[str, str, bool]) -> str:
+    return f"{step[0]} {step[1]}{' [destructive]' if step[2] else ''}"
 
 
 # --- answers and consents --------------------------------------------------------------------------------------------

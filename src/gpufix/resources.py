@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import stat
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,8 @@ from typing import Any
 
 from gpufix.errors import ExitStatus, GpufixError
 
+LARGEST = 16 << 20
+"""Bytes of a file that a person gives: a runbook, a scenario, answers, a plan."""
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -48,6 +51,10 @@ def runbook_paths(folder: Path | None = None) -> list[Path]:
 def read_file(path: Path) -> str:
     """The text of ``path``. Raises GpufixError (status 2) when it cannot be read as UTF-8."""
     try:
+        status = path.stat()
+        if stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode) or status.st_size > LARGEST:
+            reason = "too large" if status.st_size > LARGEST else "no file"
+            raise GpufixError(f"{path}: {reason}", "give a file that is there and can be read")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise GpufixError(f"{path}: {error.strerror}", "give a file that is there and can be read") from None

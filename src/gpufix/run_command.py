@@ -115,7 +115,7 @@ def request_from(arguments: argparse.Namespace, books: Sequence[Runbook]) -> Req
     answered = override(answers, arguments.overrides, book) if book is not None else {}
     given = {name: Given(one.value, str(one.origin)) for name, one in answered.items()}
     if plan is not None:
-        given = _with_plan(given, plan, str(file))
+        given = _with_plan(given, plan, str(file), answers is None)
     if answers is not None and book is not None and arguments.command == "recover":
         left = [question for question in missing_answers(book, answered) if question.id not in given]
         if problem := missing_problem(left, answers.file):
@@ -162,17 +162,16 @@ def _book_of(named: str | None, overrides: Sequence[str], books: Sequence[Runboo
     return (asking or list(books))[0] if overrides else None
 
 
-def _with_plan(given: dict[str, Given], plan: dict[str, Any], file: str) -> dict[str, Given]:
+def _with_plan(given: dict[str, Given], plan: dict[str, Any], file: str, attended: bool) -> dict[str, Given]:
     """The plan's answers too. One that says otherwise is refused: it would be another plan."""
     for name, answer in plan["answers"].items():
-        if answer["origin"] == str(DEFAULT):
-            continue  # nobody had answered; then a person is asked, or the answers file says it
         if name in given and given[name].value != answer["value"]:
             raise GpufixError(
                 f"{given[name].origin}: {name} is {given[name].value}, but {file} was made for {answer['value']}",
                 "make a new plan with these answers: gpufix plan NODE --answers FILE --out FILE",
             )
-        given.setdefault(name, Given(answer["value"], f"{file}, {answer['origin']}"))
+        if attended or answer["origin"] != str(DEFAULT):  # without a person, what nobody answered stays open
+            given.setdefault(name, Given(answer["value"], f"{file}, {answer['origin']}"))
     return given
 
 
@@ -205,15 +204,83 @@ def check_options(arguments: argparse.Namespace) -> None:
         _check_new(arguments.save_answers, "--save-answers")
     if arguments.metrics_file is not None:
         check_metrics_file(arguments.metrics_file)
+    _check_files_apart(arguments)
+
+
+_WRITTEN = ("events", "save_answers", "metrics_file", "out")
+_READ = ("answers", "plan", "kubeconfig", "inventory")
+
+
+def _check_files_apart(arguments: argparse.Namespace) -> None:
+    """Raises GpufixError (status 2) where what is written would be a file that another option reads or writes."""
+    seen: dict[str, str] = {}
+    for name in (*_READ, *_WRITTEN):
+        given = getattr(arguments, name, None) or []
+        for path in given if isinstance(given, list) else [given]:
+            if str(path) == "-" or (name == "inventory" and str(path).endswith(",")):
+                continue
+            option, real = "--" + name.replace("_", "-"), os.path.realpath(path)
+            if name in _WRITTEN and real in seen:
+                raise GpufixError(f"{option} and {seen[real]} are the same file, {path}", "give each a file of its own")
+            seen.setdefault(real, option)
+    if arguments.events not in (None, "-"):
+        _check_events_file(Path(arguments.events))
+
+
+def _check_events_file(path: Path) -> None:
+    """Events are appended to a file of events, and to nothing else."""
+    try:
+        if not path.is_file() or path.stat().st_size == 0:
+            return
+        with path.open("rb") as stream:
+            begins = stream.read(6)
+    except OSError as error:
+        raise GpufixError(f"--events {path}: {error.strerror}", "give another file") from None
+    if begins != b'{"v": ':
+        raise GpufixError(f"--events {path}: it exists and holds no events", "give a new file, or one of events")
 
 
 def _check_new(path: Path, option: str) -> None:
-    if os.path.lexists(path):
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise GpufixError(f"{option} {str(path)[:80]}: {reason}", "give another") from None
+    else:
         raise GpufixError(f"{option} {path}: it exists", "give a new name; nothing is ever written over")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise GpufixError(
             f"{option} {path}: the folder {path.parent} is not there or cannot be written", "give another"
         )
+
+
+def _out(text: str) -> bool:
+    """Print ``text``. A reader that went away, or a full disk, changes nothing of how the run ended: True unless the
+    text was lost for another reason than the reader's."""
+    if sys.stdout is None:
+        return False
+    try:
+        print(text)
+        sys.stdout.flush()
+        return True
+    except OSError as error:
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in its buffer goes nowhere
+        if not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"gpufix: standard output: {error.strerror}\n")
+        return isinstance(error, BrokenPipeError)
+
+
+def guarded(arguments: argparse.Namespace, work: Callable[[], ExitStatus]) -> ExitStatus:
+    """Do ``work``; where it is refused and the answer is JSON, the refusal is the answer."""
+    try:
+        return work()
+    except GpufixError as error:
+        if arguments.output == "json":
+            _out(json.dumps(error_as_data(str(arguments.node), error), indent=2))
+        raise
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
@@ -240,17 +307,10 @@ def recover(
         result = recovery.recover(session, request, listeners)
         if not result.run:
             _tell_end(listeners, int(result.status), result.line)
-        _leave_behind(arguments, session, request, result, time.monotonic() - began)
-        _print(arguments, result)
-        if arguments.events == "-" and result.status is not ExitStatus.OK:
-            sys.stderr.write(f"gpufix: {safe(result.line, limit=600)}\n")
-        return result.status
     except GpufixError as error:
         _tell_end(listeners, int(error.exit_status), error.message)
         failed = Result(arguments.node, error.exit_status, error.message)
         _write_metrics(arguments, failed, time.monotonic() - began)
-        if arguments.output == "json":
-            print(json.dumps(error_as_data(arguments.node, error), indent=2))
         raise
     except (KeyboardInterrupt, prompts.Interrupted):
         _tell_end(listeners, int(ExitStatus.INTERRUPTED), "interrupted before the first change")
@@ -263,6 +323,11 @@ def recover(
         troubles = [*(notifier.troubles if notifier is not None else ()), *([stream.broken] if stream.broken else [])]
         for trouble in troubles:
             sys.stderr.write(f"gpufix: {safe(trouble)}\n")
+    _leave_behind(arguments, session, request, result, time.monotonic() - began)
+    _print(arguments, result)
+    if arguments.events == "-" and result.status is not ExitStatus.OK:
+        sys.stderr.write(f"gpufix: {safe(result.line, limit=600)}\n")
+    return result.status
 
 
 def _tell_end(listeners: Sequence[Listener], status: int, line: str) -> None:
@@ -281,8 +346,11 @@ def _leave_behind(
             f"The answers and consents of the run {Path(result.run).name}, which ended with status {result.status:d}."
         ]
         text = saved(book, session.node, values, result.consents, notes)
-        _write_new(arguments.save_answers, text, "--save-answers", "the run is over; its journal has the answers")
-        sys.stderr.write(f"gpufix: the answers given are in {arguments.save_answers}\n")
+        try:
+            _write_new(arguments.save_answers, text, "--save-answers", "")
+            sys.stderr.write(f"gpufix: the answers given are in {arguments.save_answers}\n")
+        except GpufixError as error:  # how the run ended stays as it is
+            sys.stderr.write(f"gpufix: {safe(error.message)}; the run's journal has the answers\n")
 
 
 def _write_metrics(arguments: argparse.Namespace, result: Result, seconds: float) -> None:
@@ -304,10 +372,10 @@ def _write_new(path: Path, text: str, option: str, hint: str) -> None:
 def _print(arguments: argparse.Namespace, result: Result) -> None:
     if arguments.output == "json":
         data = result.made if result.made is not None else result_as_data(result)
-        print(json.dumps(data, indent=2))
+        _out(json.dumps(data, indent=2))
     elif arguments.events != "-":
         lines = [*result.lines, *(["", result.line] if result.made is not None else [])]
-        print("\n".join(lines[1:] if lines and not lines[0] and arguments.quiet else lines))
+        _out("\n".join(lines[1:] if lines and not lines[0] and arguments.quiet else lines))
 
 
 def ui_for(arguments: argparse.Namespace, attended: bool) -> TerminalUi:
@@ -319,29 +387,31 @@ def plan(
 ) -> ExitStatus:
     if arguments.out is not None:
         _check_plan_out(arguments.out)
+    arguments.events = None
+    _check_files_apart(arguments)
     request = request_from(arguments, books)
     ui = ui_for(arguments, attended=False)
     try:
         result = recovery.plan(session_of(ui), request)
-    except GpufixError as error:
-        if arguments.output == "json":
-            print(json.dumps(error_as_data(arguments.node, error), indent=2))
-        raise
     finally:
         ui.progress("")
     if arguments.out is not None and result.made is not None:
         _write_over(arguments.out, json.dumps(result.made, indent=2) + "\n")
-    arguments.events = None
     _print(arguments, result)
     return result.status
 
 
 def _check_plan_out(path: Path) -> None:
     """A plan may be written over a plan, and over nothing else."""
-    if not path.exists():
-        _check_new(path, "--out")
-    elif not path.is_file() or '"gpufix-plan"' not in path.read_text(encoding="utf-8", errors="replace")[:4000]:
+    try:
+        there = path.is_file() and '"gpufix-plan"' in path.read_text(encoding="utf-8", errors="replace")[:4000]
+    except OSError as error:
+        raise GpufixError(f"--out {str(path)[:80]}: {error.strerror}", "give another") from None
+    if there:
+        return
+    if os.path.lexists(path):
         raise GpufixError(f"--out {path}: it exists and is no plan", "give a new name")
+    _check_new(path, "--out")
 
 
 def _write_over(path: Path, text: str) -> None:
@@ -368,8 +438,7 @@ def show(arguments: argparse.Namespace) -> ExitStatus:
         if arguments.output == "json"
         else "\n".join(plan_data_lines(data, style_for(sys.stdout)))
     )
-    print(text)
-    return ExitStatus.OK
+    return ExitStatus.OK if _out(text) else ExitStatus.USAGE
 
 
 def answers(arguments: argparse.Namespace) -> ExitStatus:
@@ -387,7 +456,6 @@ def answers(arguments: argparse.Namespace) -> ExitStatus:
     else:
         text = sample(book, arguments.answers_node)
     if arguments.out is None:
-        print(text, end="")
-    else:
-        _write_new(arguments.out, text, "--out", "give another file")
+        return ExitStatus.OK if _out(text.removesuffix("\n")) else ExitStatus.USAGE
+    _write_new(arguments.out, text, "--out", "give another file")
     return ExitStatus.OK

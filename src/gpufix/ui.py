@@ -14,9 +14,9 @@ from gpufix.world import prompts
 from gpufix.world.prompts import Option
 
 
-def style_for(stream: TextIO) -> Style:
+def style_for(stream: TextIO | None) -> Style:
     """Colour only on a terminal and without NO_COLOR (no-color.org); 120 columns at most, 100 off a terminal."""
-    tty = stream.isatty()
+    tty = stream is not None and stream.isatty()  # None: it was closed before gpufix began
     width = min(shutil.get_terminal_size((100, 24)).columns, 120) if tty else 100
     colour = tty and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     return Style(width=width, colour=colour)

@@ -196,6 +196,9 @@ class Walker:
             return self._noop(last)
         if last.decision is not Decision.RUN:
             return self._blocked(last)
+        if last.destructive and not planned.destructive:
+            text = "it has become destructive since its gate stood open; nothing of it was done"
+            return StepResult(step.id, Outcome.BLOCKED, text)
         if self.interrupts.stop:
             return _stopped(step)
         self.record.write("intent", step=step.id, playbook=step.playbook, undo=undo, irreversible=step.irreversible)

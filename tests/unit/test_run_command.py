@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -355,3 +357,129 @@ def test_the_sample_and_its_schema(run: Run, capsys: pytest.CaptureFixture[str])
     jsonschema.Draft202012Validator.check_schema(json.loads(capsys.readouterr().out))
     assert run("answers", "revive-kubelet-swop") == 2
     assert "did you mean revive-kubelet-swap" in capsys.readouterr().err
+
+
+# --- what a breaker found --------------------------------------------------------------------------------------------
+
+
+def test_a_plan_made_on_a_default_is_no_plan_for_another_answer(
+    run: Run, world: ModelSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("plan", NODE, "--out", "plan.json", "-q") == 0
+    digest = json.loads(Path("plan.json").read_text())["digest"]
+    text = Path("answers.yml").read_text().replace("target_workload: container", "target_workload: vm-passthrough")
+    for step in ("relabel: true", f"stop-vfio-manager: {NODE}", "disable-swap: true", f"restart-kubelet: {NODE}"):
+        name = step.partition(":")[0]
+        text = text.replace(f"  {step}", f"  {name}: {{consent: {NODE}, plan: '{digest}', kills: [1]}}")
+    Path("answers.yml").write_text(text)
+    for more in ((), ("--check",)):
+        assert run(*RECOVER, "--plan", "plan.json", *more) == 2
+        assert "target_workload is vm-passthrough, but plan.json was made for container" in capsys.readouterr().err
+    assert world.applied == []
+
+
+def test_a_plan_of_one_runbook_is_no_plan_for_another(
+    run: Run, world: ModelSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (original,) = resources.runbook_paths()
+    books = Path("books")
+    books.mkdir()
+    (books / "zz.yml").write_text(original.read_text())
+    milder = (
+        original.read_text()
+        .replace(f"id: {BOOK.id}", "id: aa-other")
+        .replace("destructive: true", "destructive: false")
+    )
+    assert run("plan", NODE, "--answers", "answers.yml", "--out", "plan.json", "--runbooks", "books", "-q") == 0
+    (books / "aa.yml").write_text(milder)
+    answers = Path("answers.yml").read_text().replace(f"runbook: {BOOK.id}", "runbook: aa-other")
+    Path("answers.yml").write_text(answers)
+    assert run(*RECOVER, "--plan", "plan.json", "--runbooks", "books") == 4
+    assert f"the plan is of the runbook {BOOK.id}" in capsys.readouterr().err
+    Path("answers.yml").write_text(answers.replace(f"restart-kubelet: {NODE}", "restart-kubelet: true"))
+    assert run(*RECOVER, "--runbooks", "books") == 2
+    assert "restart-kubelet is true, but the step is destructive" in capsys.readouterr().err, "whatever a runbook says"
+    assert world.applied == []
+
+
+@pytest.mark.parametrize("words", [("recover", NODE, "--answers", "missing.yml", "-o", "json"), ("plan", "Bad Name")])
+def test_a_reader_that_went_away_changes_no_exit_status(words: tuple[str, ...]) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "gpufix", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None and child.stderr is not None
+    child.stdout.close()
+    assert child.wait(60) == 2
+    assert "missing.yml" in (told := child.stderr.read()) or "no node name" in told
+    child.stderr.close()
+
+
+def test_a_full_disk_behind_stdout_changes_no_exit_status() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpufix", "recover", NODE, "--answers", "missing.yml", "-o", "json"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert "missing.yml" in done.stderr and "No space left" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--events", "answers.yml"),
+        ("--events", "x.prom", "--metrics-file", "x.prom"),
+        ("--events", "thesis.txt"),
+        ("--metrics-file", "a" * 300 + ".prom"),
+    ],
+)
+def test_no_file_is_written_over(
+    run: Run, world: ModelSession, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    Path("thesis.txt").write_text("years of work")
+    before = Path("answers.yml").read_text()
+    assert run(*RECOVER, *words) == 2
+    assert len(capsys.readouterr().err.splitlines()) <= 2
+    assert Path("answers.yml").read_text() == before and Path("thesis.txt").read_text() == "years of work"
+    assert world.dry_runs == []
+
+
+@pytest.mark.parametrize(
+    "words", [("--out", "a" * 300), ("--out", "no/plan.json"), ("--out", "/dev/full"), ("--out", ".")]
+)
+def test_a_plan_that_cannot_be_kept_is_told_first(
+    run: Run, capsys: pytest.CaptureFixture[str], world: ModelSession, words: tuple[str, ...]
+) -> None:
+    assert run("plan", NODE, *words) == 2
+    assert capsys.readouterr().err.startswith("gpufix: --out")
+    assert world.dry_runs == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("recover", NODE, "--answers", "missing.yml"),
+        ("recover", "Bad Name", "--answers", "answers.yml"),
+        ("recover", NODE, "--answers", "answers.yml", "-a", "x"),
+        ("recover", NODE, "--answers", "answers.yml", "--notify", "ftp://x"),
+        ("recover", NODE, "--answers", "answers.yml", "--events", "no/such/folder"),
+        ("recover", NODE, "--answers", "/dev/zero"),
+        ("plan", NODE, "--answers", "missing.yml"),
+        ("plan", NODE, "--out", "."),
+    ],
+)
+def test_a_refusal_is_json_too(run: Run, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    assert run(*words, "-o", "json") == 2
+    data = json.loads(capsys.readouterr().out)
+    jsonschema.validate(data, resources.result_schema())
+    assert data["error"] is True and data["exit_status"] == 2 and data["line"]
+
+
+def test_no_password_is_read_from_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", NODE, "-K", "-o", "json"]) == 2
+    assert "no terminal to type the password on" in capsys.readouterr().err
+
+
+def test_a_node_that_reads_as_a_yes_is_told_at_the_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["answers", "--node", "true"]) == 2
+    assert "reads as a yes or a no" in capsys.readouterr().err

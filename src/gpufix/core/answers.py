@@ -73,7 +73,7 @@ _NODE = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 _DIGEST = r"^sha256:[0-9a-f]{64}$"
 _ID = r"^[a-z][a-z0-9-]*$"
 _QUESTION_ID = r"^[a-z][a-z0-9_]*$"
-_NO_NAMES = ("true", "false", "yes", "no", "on", "off", "y", "n", "ok", "all", "any", "none", "null", "skip")
+NO_NAMES = ("true", "false", "yes", "no", "on", "off", "y", "n", "ok", "all", "any", "none", "null", "skip")
 """Never taken for a node's name: where one is meant as a yes or a no, reading it as a name would change its sense."""
 _BLANKETS = ("*", "all", "any", "default", "defaults", "everything")
 _TOP_KEYS = ("version", "runbook", "node", "answers", "consent")
@@ -135,7 +135,7 @@ def answers_schema(runbook: Runbook | None = None) -> dict[str, Any]:
 
 
 def _node() -> dict[str, Any]:
-    return {"type": "string", "pattern": _NODE, "not": {"enum": list(_NO_NAMES)}}
+    return {"type": "string", "pattern": _NODE, "not": {"enum": list(NO_NAMES)}}
 
 
 def _consent(skippable: bool, can_kill: bool) -> dict[str, Any]:
@@ -262,7 +262,7 @@ class _Reading:
             raise self.fail(
                 path, f"{where} is {_show(value)}, not a node's name", "write one name, in quotes if it is a number"
             )
-        if value in _NO_NAMES or not re.fullmatch(_NODE, value) or value.endswith("\n"):
+        if value in NO_NAMES or not re.fullmatch(_NODE, value) or value.endswith("\n"):
             raise self.fail(
                 path, f"{where} is {quoted(value)}, which is no node's name", "kubectl get nodes lists them"
             )
@@ -354,7 +354,7 @@ class _Reading:
             raise self.fail(
                 path, f"{where} is skip, but the runbook does not let this step be skipped", f"write {words}"
             )
-        if isinstance(value, str) and value.lower() in _NO_NAMES:
+        if isinstance(value, str) and value.lower() in NO_NAMES:
             raise self.fail(
                 path, f"{where} is the text {quoted(value)}", f"write {words}; true and false without quotes"
             )
@@ -527,7 +527,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 def _yaml(text: str) -> str:
     """``text`` as a scalar: bare where no reader could take it for anything else."""
-    if _BARE.fullmatch(text) and isinstance(plain_value(text), str) and text.lower() not in _NO_NAMES:
+    if _BARE.fullmatch(text) and isinstance(plain_value(text), str) and text.lower() not in NO_NAMES:
         return text
     body = "".join(_ESCAPES.get(char, char) for char in text)
     return '"' + NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", body) + '"'

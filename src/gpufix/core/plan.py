@@ -60,7 +60,7 @@ def plan_step(
 ) -> PlannedStep:
     """The decision over ``step`` in ``world``. With ``phase="act"`` the rules on consent and undo count too."""
     actions = actions_of(step.playbook)
-    destructive = evaluate(step.destructive, world).holds is not False
+    destructive = evaluate(step.destructive, world).holds is not False or _always_destructive(actions, world)
     if evaluate(step.when, world).holds is False:
         return PlannedStep(step, Decision.LEFT_OUT, "not for this choice", actions=actions)
     if not step.playbook:
@@ -83,6 +83,14 @@ def plan_step(
     if not requires.holds:
         return PlannedStep(step, Decision.BLOCKED, _open(requires), (), destructive, actions=actions)
     return PlannedStep(step, Decision.RUN, _open(done), destructive=destructive, actions=actions)
+
+
+def _always_destructive(actions: frozenset[Action], world: World) -> bool:
+    """What wants the node's name whatever a runbook says of itself."""
+    passthrough = target_of(world.answers) != "container"
+    return bool(actions & {Action.START_KUBELET, Action.STOP_VFIO_MANAGER}) or (
+        Action.RELABEL in actions and passthrough
+    )
 
 
 def _because(done: Verdict) -> str:

@@ -24,6 +24,8 @@ def check_metrics_file(path: Path) -> None:
                 f"--metrics-file {path}: no folder {path.parent}",
                 "give a file in the folder of node_exporter's --collector.textfile.directory",
             )
+        with suppress(FileNotFoundError):
+            path.lstat()  # raises for a name that no folder takes
         if os.path.lexists(path) and not path.is_file():
             raise GpufixError(f"--metrics-file {path}: it exists and is not a file", "give another name")
     except (OSError, ValueError) as error:

@@ -81,6 +81,8 @@ def ask_text(message: str) -> str:
 def ask_password(message: str) -> str:
     """A password, typed without echo and kept in memory only. Raises GpufixError without a terminal."""
     try:
+        if sys.stdin is None or not sys.stdin.isatty():  # getpass would read it from a pipe, with a warning
+            raise EOFError
         return getpass.getpass(message)
     except (EOFError, OSError):
         raise GpufixError(
