@@ -330,7 +330,7 @@ def test_lspci_shows_functions_and_drivers(world: World) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "mkswap /swapfile", "/usr/bin/vim fstab", "systemctl reload kubelet", "systemctl stop", "swapoff --fixpgsz",
+        "fdisk -l", "/usr/bin/vim fstab", "systemctl reload kubelet", "systemctl stop", "swapoff --fixpgsz",
         "systemctl --user show kubelet", "journalctl -f -u kubelet", "journalctl SYSLOG_IDENTIFIER=kubelet",
         "swapon -p 5 /swapfile", "crictl rm abc", "crictl ps --latest", "crictl", "nvidia-smi -q",
     ],
@@ -457,7 +457,7 @@ def test_a_history_that_cannot_be_acted_out_names_its_step() -> None:
         "history:\n  - wait: 1min\n  - run: swapoff /swapfile\nexpect: {root_cause: healthy, recover: 0, job: none}\n"
     )
     scenario = load_scenario(text, "mine.yml", scenario_schema())
-    with pytest.raises(GpufixError, match=r"mine\.yml: history, step 2 \(run\): swapoff /swapfile"):
+    with pytest.raises(GpufixError, match=r"mine\.yml:9: history, step 2 \(run\): swapoff /swapfile"):
         act_out(scenario, NOW, pace=10)
 
 
