@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpufix.core.answers import Answers, StepConsent, consent_problem, plan_problem
 from gpufix.core.plan import Decision, Plan, PlannedStep, target_of
@@ -56,32 +56,37 @@ def require_consents(request: Request, plan: Plan, reading: Reading) -> None:
             raise GpufixError(
                 f"{planned.step.id} is blocked, nothing was changed: {rule}{planned.reason}", hint, ExitStatus.BLOCKED
             )
-    if declined := _declined(request, plan):
-        raise GpufixError(f"declined: {declined[0]}; nothing was changed", "", ExitStatus.DECLINED)
-    if problems := _problems(request, plan, reading):
+    gaps = consent_gaps(request, plan, reading)
+    if gaps.declined:
+        raise GpufixError(f"declined: {gaps.declined[0]}; nothing was changed", "", ExitStatus.DECLINED)
+    if gaps.missing:
         raise GpufixError(
-            "; ".join(problems) + "; nothing was changed",
+            "; ".join(gaps.missing) + "; nothing was changed",
             f"gpufix answers {plan.runbook.id} --node {plan.node} shows every consent and what it means",
         )
 
 
-def consent_gaps(request: Request, plan: Plan, reading: Reading) -> list[str]:
+class Gaps(NamedTuple):
     """Why a run with this answers file would stop before its first change: a line for each gate that does not open."""
-    return [*_declined(request, plan), *_problems(request, plan, reading)] if request.answers is not None else []
+
+    declined: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> ExitStatus:
+        """With which the run would end."""
+        return ExitStatus.DECLINED if self.declined else ExitStatus.USAGE if self.missing else ExitStatus.OK
 
 
-def _runs(plan: Plan) -> list[PlannedStep]:
-    return [planned for planned in plan.steps if planned.decision is Decision.RUN]
-
-
-def _declined(request: Request, plan: Plan) -> list[str]:
-    consents = request.answers.consents if request.answers is not None else {}
-    given = [consents[planned.step.id] for planned in _runs(plan) if planned.step.id in consents]
-    return [f"consent.{consent.step} is false ({consent.origin})" for consent in given if consent.kind == "no"]
-
-
-def _problems(request: Request, plan: Plan, reading: Reading) -> list[str]:
-    return [told for planned in _runs(plan) if (told := _problem(request, plan, planned, reading)) is not None]
+def consent_gaps(request: Request, plan: Plan, reading: Reading) -> Gaps:
+    """The gates of ``plan`` that do not open; none where a person is asked."""
+    if request.answers is None:
+        return Gaps()
+    runs = [planned for planned in plan.steps if planned.decision is Decision.RUN]
+    given = [consent for planned in runs if (consent := request.answers.consents.get(planned.step.id)) is not None]
+    declined = (f"consent.{one.step} is false ({one.origin})" for one in given if one.kind == "no")
+    problems = (_problem(request, plan, planned, reading) for planned in runs)
+    return Gaps(tuple(declined), tuple(problem for problem in problems if problem is not None))
 
 
 def _problem(request: Request, plan: Plan, planned: PlannedStep, reading: Reading) -> str | None:
@@ -156,7 +161,7 @@ class Remembering:
         return approval
 
     def as_consents(self, node: str) -> dict[str, bool | str | StepConsent]:
-        """As ``core.answers.saved`` takes them."""
+        """As ``core.answers_format.saved`` takes them."""
         consents: dict[str, bool | str | StepConsent] = {}
         for step, (choice, destructive, killed) in self._given.items():
             if choice == "skip":

@@ -33,32 +33,30 @@ def decide(book: Runbook, node: str, reading: Reading, answers: Mapping[str, str
 
 def make_plan(
     session: Session,
-    book: Runbook,
+    plan: Plan,
     reading: Reading,
     verdicts: Verdicts,
     answers: Mapping[str, Given],
     gaps: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The whole plan as data. ``gaps``: the consents that its answers file (None: there is none) does not give.
+    """``plan`` with its dry runs, as data. ``gaps``: the consents that its answers file (None: there is none) does
+    not give.
 
     Raises GpufixError (status 7) when the node cannot be reached for a dry run.
     """
-    values = {name: given.value for name, given in answers.items()}
-    world = World(reading.facts, values, findings_of(reading.diagnosis))
-    plan = build_plan(book, session.node, world)
-    runner = StepRunner(session, values)
+    runner = StepRunner(session, plan.answers)
     draft = Draft(
         plan=plan,
         host=session.host,
         diagnosis=reading.diagnosis,
         verdicts=verdicts,
-        world=world,
+        world=World(reading.facts, plan.answers, findings_of(reading.diagnosis)),
         answers=answers,
         previews={planned.step.id: _preview(runner, planned) for planned in plan.steps},
-        basis=basis(reading, book),
-        announced=announcements(reading.facts, values),
+        basis=basis(reading, plan.runbook),
+        announced=announcements(reading.facts, plan.answers),
         gaps=gaps,
-        variables={step.id: runner.variables(step) for step in book.steps if step.playbook},
+        variables={step.id: runner.variables(step) for step in plan.runbook.steps if step.playbook},
     )
     session.ui.progress("")
     return plan_as_data(draft, now().strftime("%Y-%m-%dT%H:%M:%SZ"), f"gpufix {version('gpufix')}")

@@ -94,15 +94,14 @@ def recover(session: Session, request: Request, listeners: Sequence[Listener] = 
     values = {name: one.value for name, one in given.items()}
     told = announcements(reading.facts, values)
     ui.say(["", *(line for text in told for line in ui.style.wrap(safe(text)))] if told else [])
+    plan = planning.decide(book, session.node, reading, values)
+    _require_as_planned(request, plan)
     if request.check:
-        _require_as_planned(request, planning.decide(book, session.node, reading, values))
-        checked = _checked(session, request, book, reading, verdicts, given)
+        checked = _checked(session, request, plan, reading, verdicts, given)
         _tell(listeners, "plan", node=session.node, answers=values, plan=checked.made)
         return checked
-    plan = planning.decide(book, session.node, reading, values)
     ui.say(["", *plan_lines(plan, {name: one.origin for name, one in given.items()}, ui.style)])
     ui.say(stops_lines(plan, ui.style) if request.attended else [])
-    _require_as_planned(request, plan)
     _tell(listeners, "plan", node=session.node, answers=values, steps=_decisions(plan))
     if not request.attended:
         require_consents(request, plan, reading)
@@ -121,7 +120,9 @@ def plan(session: Session, request: Request) -> Result:
     if book is None:
         return _nothing_to_walk(session, reading, verdicts)
     _require_same_runbook(request, book, session.node)
-    return _checked(session, request, book, reading, verdicts, _assumed(book.questions, request.given))
+    given = _assumed(book.questions, request.given)
+    decided = planning.decide(book, session.node, reading, {name: one.value for name, one in given.items()})
+    return _checked(session, request, decided, reading, verdicts, given)
 
 
 def _look(session: Session) -> Reading:
@@ -208,19 +209,19 @@ def _require_as_planned(request: Request, plan: Plan) -> None:
     """Raises GpufixError (status 4) where a step is decided otherwise than the plan's reader saw it."""
     if request.plan is None:
         return
-    for planned, step in zip(plan.steps, request.plan["steps"], strict=False):
-        was = (step["id"], step["decision"], step["destructive"])
-        now = (planned.step.id, str(planned.decision), planned.destructive)
+    for planned, step in zip(plan.steps, request.plan["steps"], strict=True):  # the runbook's digest is the same
+        was = _decided(step["decision"], step["destructive"])
+        now = _decided(str(planned.decision), planned.destructive)
         if was != now:
             raise GpufixError(
-                f"the plan is stale, nothing was changed: {step['id']} was {_decided(was)}, is {_decided(now)}",
+                f"the plan is stale, nothing was changed: {planned.step.id}: was {was}, is {now} ({planned.reason})",
                 f"look at it, then make a new plan: gpufix plan {plan.node} --out FILE",
                 ExitStatus.BLOCKED,
             )
 
 
-def _decided(step: tuple[str, str, bool]) -> str:
-    return f"{step[0]} {step[1]}{' [destructive]' if step[2] else ''}"
+def _decided(decision: str, destructive: bool) -> str:
+    return f"{decision} [destructive]" if destructive else decision
 
 
 # --- answers and consents --------------------------------------------------------------------------------------------
@@ -264,13 +265,12 @@ def _ask(session: Session, question: Question) -> str:
 
 
 def _checked(
-    session: Session, request: Request, book: Runbook, reading: Reading, verdicts: Verdicts, given: Mapping[str, Given]
+    session: Session, request: Request, plan: Plan, reading: Reading, verdicts: Verdicts, given: Mapping[str, Given]
 ) -> Result:
     """The plan with its dry runs, and the status it deserves. With an answers file, the gates that would not open."""
-    values = {name: one.value for name, one in given.items()}
-    decided = planning.decide(book, session.node, reading, values)
-    gaps = consent_gaps(request, decided, reading)
-    made = planning.make_plan(session, book, reading, verdicts, given, gaps if request.answers is not None else None)
+    gaps = consent_gaps(request, plan, reading)
+    shut = [*gaps.declined, *gaps.missing]
+    made = planning.make_plan(session, plan, reading, verdicts, given, shut if request.answers is not None else None)
     blocked = [step["id"] for step in made["steps"] if step["decision"] == Decision.BLOCKED]
     if made["errored"]:
         status, line = ExitStatus.STEP_FAILED, "The plan has a dry run that failed."
@@ -280,13 +280,12 @@ def _checked(
         status, line = ExitStatus.OK, "A plan, not complete: " + "; ".join(made["because"]) + "."
     else:
         status, line = ExitStatus.OK, "The plan can be applied."
-    if gaps and status is ExitStatus.OK:
-        line = f"Without a person it stops before its first change: {'; '.join(gaps)}."
-        if request.check:  # as the run itself would end
-            status = ExitStatus.USAGE if not all("is false" in gap for gap in gaps) else ExitStatus.DECLINED
+    if shut and status is ExitStatus.OK:
+        line = f"Without a person it stops before its first change: {'; '.join(shut)}."
+        status = gaps.status if request.check else status  # --check ends as the run itself would
     return Result(
         session.node, status, f"{line} Nothing was changed.", tuple(plan_data_lines(made, session.ui.style)),
-        runbook=book.id, answers=given, verdicts=verdicts, diagnosis=reading.diagnosis, made=made,
+        runbook=plan.runbook.id, answers=given, verdicts=verdicts, diagnosis=reading.diagnosis, made=made,
     )  # fmt: skip
 
 

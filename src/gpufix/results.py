@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from gpufix.core.render.metrics import RunMetrics, StepMetrics
-from gpufix.core.verdict import verdicts_as_data
+from gpufix.core.verdict import VmHealth, verdicts_as_data
 from gpufix.errors import GpufixError
 from gpufix.recovery import Result
 from gpufix.text import redact_all
@@ -59,6 +59,7 @@ def error_as_data(node: str, error: GpufixError) -> dict[str, Any]:
 
 
 def metrics_of(result: Result, seconds: float, finished_at: datetime) -> RunMetrics:
+    vms_known = result.verdicts is not None and result.verdicts.vms.health is not VmHealth.UNKNOWN
     return RunMetrics(
         node=result.node,
         runbook=result.runbook,
@@ -67,5 +68,5 @@ def metrics_of(result: Result, seconds: float, finished_at: datetime) -> RunMetr
         seconds=seconds,
         steps=tuple(StepMetrics(one.step, str(one.outcome), one.seconds) for one in result.steps),
         failed_since=result.failed_since,
-        vms_waiting=len(result.diagnosis.affected) if result.diagnosis is not None else None,
+        vms_waiting=len(result.diagnosis.affected) if result.diagnosis is not None and vms_known else None,
     )

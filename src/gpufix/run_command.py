@@ -9,9 +9,8 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,20 +21,19 @@ from gpufix.consents import Request
 from gpufix.core.answers import (
     DEFAULT,
     Answers,
-    answers_schema,
     consent_problem,
     file_problem,
     load_answers,
     missing_answers,
     missing_problem,
     override,
-    sample,
-    saved,
 )
+from gpufix.core.answers_format import answers_schema, sample, saved
+from gpufix.core.plan import surely_destructive
 from gpufix.core.plan_data import Given, read_plan
 from gpufix.core.render.metrics import metrics_text
 from gpufix.core.render.plan_text import plan_data_lines
-from gpufix.core.runbook import ALWAYS, Runbook
+from gpufix.core.runbook import Runbook
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.record import Listener, Notifying, Streaming
 from gpufix.recovery import Result
@@ -45,6 +43,7 @@ from gpufix.text import did_you_mean, safe
 from gpufix.ui import TerminalUi, style_for
 from gpufix.world import prompts
 from gpufix.world.events import EventStream
+from gpufix.world.files import check_new, check_replaceable, replace_file, write_new
 from gpufix.world.journal import operator
 from gpufix.world.metrics import check_metrics_file, write_metrics
 from gpufix.world.notify import Notifier
@@ -120,15 +119,15 @@ def request_from(arguments: argparse.Namespace, books: Sequence[Runbook]) -> Req
         left = [question for question in missing_answers(book, answered) if question.id not in given]
         if problem := missing_problem(left, answers.file):
             raise GpufixError(problem, f"gpufix answers {book.id} shows the choices and what they mean")
-        _require_names(answers, book, arguments.node)
+        _require_names(answers, book, arguments.node, {name: one.value for name, one in given.items()})
     return Request(books, answers, given, plan, getattr(arguments, "check", False), operator())
 
 
-def _require_names(answers: Answers, book: Runbook, node: str) -> None:
-    """A plain ``true`` for a step that is destructive whatever is answered can be told without the cluster."""
+def _require_names(answers: Answers, book: Runbook, node: str, values: Mapping[str, str]) -> None:
+    """A plain ``true`` for a step that is destructive whatever is found can be told without the cluster."""
     for step in book.steps:
         consent = answers.consents.get(step.id)
-        if step.destructive == ALWAYS and consent is not None and consent.kind == "yes" and not consent.node:
+        if consent is not None and consent.kind == "yes" and not consent.node and surely_destructive(step, values):
             problem = consent_problem(True, step.id, node, replace(consent, plan=""), None, answers.file)
             raise GpufixError(problem or "", f"gpufix answers {book.id} --node {node} shows what each step does")
 
@@ -201,7 +200,7 @@ def check_options(arguments: argparse.Namespace) -> None:
     if arguments.save_answers is not None:
         if alone:
             raise GpufixError("--save-answers saves what a person answers", "leave it out with --answers and --check")
-        _check_new(arguments.save_answers, "--save-answers")
+        check_new(arguments.save_answers, "--save-answers")
     if arguments.metrics_file is not None:
         check_metrics_file(arguments.metrics_file)
     _check_files_apart(arguments)
@@ -238,22 +237,6 @@ def _check_events_file(path: Path) -> None:
         raise GpufixError(f"--events {path}: {error.strerror}", "give another file") from None
     if begins != b'{"v": ':
         raise GpufixError(f"--events {path}: it exists and holds no events", "give a new file, or one of events")
-
-
-def _check_new(path: Path, option: str) -> None:
-    try:
-        path.lstat()
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise GpufixError(f"{option} {str(path)[:80]}: {reason}", "give another") from None
-    else:
-        raise GpufixError(f"{option} {path}: it exists", "give a new name; nothing is ever written over")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise GpufixError(
-            f"{option} {path}: the folder {path.parent} is not there or cannot be written", "give another"
-        )
 
 
 def _out(text: str) -> bool:
@@ -347,10 +330,11 @@ def _leave_behind(
         ]
         text = saved(book, session.node, values, result.consents, notes)
         try:
-            _write_new(arguments.save_answers, text, "--save-answers", "")
+            write_new(arguments.save_answers, text)
             sys.stderr.write(f"gpufix: the answers given are in {arguments.save_answers}\n")
-        except GpufixError as error:  # how the run ended stays as it is
-            sys.stderr.write(f"gpufix: {safe(error.message)}; the run's journal has the answers\n")
+        except OSError as error:  # how the run ended stays as it is
+            told = f"--save-answers {arguments.save_answers}: {error.strerror}; the run's journal has the answers"
+            sys.stderr.write(f"gpufix: {safe(told)}\n")
 
 
 def _write_metrics(arguments: argparse.Namespace, result: Result, seconds: float) -> None:
@@ -359,14 +343,6 @@ def _write_metrics(arguments: argparse.Namespace, result: Result, seconds: float
     text = metrics_text(metrics_of(result, seconds, planning.now()))
     if trouble := write_metrics(arguments.metrics_file, text):
         sys.stderr.write(f"gpufix: {trouble}\n")
-
-
-def _write_new(path: Path, text: str, option: str, hint: str) -> None:
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
-            stream.write(text)
-    except OSError as error:
-        raise GpufixError(f"{option} {path}: {error.strerror}", hint) from None
 
 
 def _print(arguments: argparse.Namespace, result: Result) -> None:
@@ -386,7 +362,7 @@ def plan(
     arguments: argparse.Namespace, session_of: Callable[[TerminalUi], Session], books: Sequence[Runbook]
 ) -> ExitStatus:
     if arguments.out is not None:
-        _check_plan_out(arguments.out)
+        check_replaceable(arguments.out, "--out", '"gpufix-plan"', "plan")
     arguments.events = None
     _check_files_apart(arguments)
     request = request_from(arguments, books)
@@ -396,38 +372,15 @@ def plan(
     finally:
         ui.progress("")
     if arguments.out is not None and result.made is not None:
-        _write_over(arguments.out, json.dumps(result.made, indent=2) + "\n")
+        _keep(replace_file, arguments.out, json.dumps(result.made, indent=2) + "\n")
     _print(arguments, result)
     return result.status
 
 
-def _check_plan_out(path: Path) -> None:
-    """A plan may be written over a plan, and over nothing else."""
+def _keep(write: Callable[[Path, str], None], path: Path, text: str) -> None:
     try:
-        there = path.is_file() and '"gpufix-plan"' in path.read_text(encoding="utf-8", errors="replace")[:4000]
+        write(path, text)
     except OSError as error:
-        raise GpufixError(f"--out {str(path)[:80]}: {error.strerror}", "give another") from None
-    if there:
-        return
-    if os.path.lexists(path):
-        raise GpufixError(f"--out {path}: it exists and is no plan", "give a new name")
-    _check_new(path, "--out")
-
-
-def _write_over(path: Path, text: str) -> None:
-    """Whole or not at all, for the owner only: diffs may show what a node's files say."""
-    draft = ""
-    try:
-        handle, draft = tempfile.mkstemp(prefix=".gpufix-", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(draft).replace(path)
-    except OSError as error:
-        if draft:
-            with suppress(OSError):
-                Path(draft).unlink()
         raise GpufixError(f"--out {path}: {error.strerror}", "give another file") from None
 
 
@@ -450,12 +403,12 @@ def answers(arguments: argparse.Namespace) -> ExitStatus:
     if book is None:
         raise GpufixError(f"no runbook {named!r}", did_you_mean(named, [one.id for one in books]))
     if arguments.out is not None:
-        _check_new(arguments.out, "--out")
+        check_new(arguments.out, "--out")
     if arguments.schema:
         text = json.dumps(answers_schema(book), indent=2, ensure_ascii=False) + "\n"
     else:
         text = sample(book, arguments.answers_node)
     if arguments.out is None:
         return ExitStatus.OK if _out(text.removesuffix("\n")) else ExitStatus.USAGE
-    _write_new(arguments.out, text, "--out", "give another file")
+    _keep(write_new, arguments.out, text)
     return ExitStatus.OK

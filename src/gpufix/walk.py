@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
-from gpufix.core.conditions import Verdict, World, evaluate, findings_of
+from gpufix.core.conditions import Verdict, World, evaluate
 from gpufix.core.fold import PlayResult, Trouble, explain
 from gpufix.core.invariants import Action, Consent
 from gpufix.core.plan import Decision, PlannedStep, may_skip, plan_step, target_of
-from gpufix.core.plan_data import preview_as_data
+from gpufix.core.plan_data import preview_as_data, tasks_as_data
 from gpufix.core.render.plan_text import change_lines
 from gpufix.core.render.terminal import violation_lines
 from gpufix.core.runbook import Runbook, RunbookStep
@@ -209,7 +208,7 @@ class Walker:
             step=step.id,
             ok=done.ok,
             message=done.message,
-            tasks=_tasks(done),
+            tasks=[one for one in tasks_as_data(done) if one["changed"] or one["failed"]],
             backup=done.returned("backup"),
         )
         self.changes += change_lines(step.id, done)
@@ -338,22 +337,3 @@ def _open(verdict: Verdict) -> str:
 def _awaited(verdict: Verdict) -> str:
     leaf = verdict.open_parts()[0]
     return leaf.text + (f" ({leaf.because})" if leaf.because else "")
-
-
-def _tasks(result: PlayResult) -> list[dict[str, Any]]:
-    return [
-        {
-            "task": task.name,
-            "host": task.host,
-            "changed": task.changed,
-            "failed": task.failed,
-            "message": task.message,
-            "diffs": [dict(record) for record in task.diffs],
-        }
-        for task in result.tasks
-        if task.changed or task.failed or task.unreachable
-    ]
-
-
-def findings(reading: Reading) -> Mapping[str, str]:
-    return findings_of(reading.diagnosis)

@@ -133,15 +133,29 @@ def test_a_proxy_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("/apis/nvidia.com/v1/clusterpolicies/cluster-policy", {"spec": {"sandboxWorkloads": "x"}}),
         ("/apis/apps/v1/namespaces/gpu-operator/daemonsets/nvidia-vfio-manager", {"spec": {"template": None}}),
         ("/apis/kubevirt.io/v1/namespaces/default/virtualmachines/gpu-fedora", {"spec": None}),
-        ("/api/v1/nodes/omen2", {"metadata": {"labels": None}}),
     ],
 )
-def test_a_patch_that_the_model_cannot_live_with_is_refused(lab: Lab, path: str, body: Any) -> None:
-    status, _answer = patch(lab, path, body)
-    assert status in (200, 404, 422, 501)
+def test_a_patch_that_the_model_cannot_live_with_is_refused_and_put_back(lab: Lab, path: str, body: Any) -> None:
+    with lab.held():
+        before = {kind: list(lab.store.all(kind)) for kind in ("clusterpolicies", "daemonsets", "virtualmachines")}
+    status, answer = patch(lab, path, body)
+    assert status == 422 and "cannot hold this object" in answer["message"]
+    with lab.held():
+        after = {kind: list(lab.store.all(kind)) for kind in before}
+    for kind, items in after.items():
+        for item, old in zip(items, before[kind], strict=True):
+            item["metadata"].pop("resourceVersion"), old["metadata"].pop("resourceVersion")
+            assert item == old
     assert commands.is_up(lab.folder), "one bad patch does not end the lab"
     assert shell(lab, "systemctl is-active kubelet").stdout == "active\n"
     assert patch(lab, "/api/v1/nodes/omen2", {"metadata": {"labels": {"a": "b"}}})[0] == 200
+
+
+@pytest.mark.parametrize("command", ["lspci -s 01:00.0", "free -h", "dmesg -T", "reboot --halt"])
+def test_what_a_tool_would_print_otherwise_is_not_modelled_and_noted(lab: Lab, command: str) -> None:
+    done = shell(lab, command)
+    assert done.returncode == 64 and "does not model" in done.stderr
+    assert lab.unknown == [f"omen2: {command}"]
 
 
 def test_a_pipe_in_the_place_of_fstab_hangs_nothing(lab: Lab) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,14 @@ from order_model import NODE, World
 from gpufix import recovery, resources, results
 from gpufix import walk as walk_module
 from gpufix.consents import Request
-from gpufix.core.answers import load_answers, override, sample, saved
+from gpufix.core.answers import load_answers, override
+from gpufix.core.answers_format import sample, saved
 from gpufix.core.plan_data import Given, read_plan
 from gpufix.core.render.plan_text import plan_data_lines
 from gpufix.core.render.terminal import Style
+from gpufix.core.verdict import VmHealth
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.model import Finding, Status
 from gpufix.walk import Outcome
 
 STEPS = ("relabel", "stop-vfio-manager", "disable-swap", "restart-kubelet")
@@ -196,6 +201,14 @@ def test_the_plan_of_an_unmoved_world_is_applied_and_of_a_moved_one_refused() ->
     assert "workload_label: was vm-passthrough, is container" in moved.message
 
 
+def test_a_plan_whose_step_is_decided_otherwise_is_stale_too() -> None:
+    """How much memory is free is no fact of the plan, and it decides."""
+    plan = made(session(), request())
+    error = refused(session(World(heavy=True)), request(plan=plan))
+    assert error.exit_status is ExitStatus.BLOCKED
+    assert "the plan is stale, nothing was changed: disable-swap: was run, is blocked" in error.message
+
+
 def test_a_consent_may_be_bound_to_a_plan() -> None:
     plan = made(session(), request())
     bound = dict.fromkeys(STEPS, f"{{consent: {NODE}, plan: '{plan['digest']}'}}")
@@ -274,3 +287,73 @@ def test_the_untouched_sample_consents_to_nothing() -> None:
     given = {"target_workload": Given("container", "-a target_workload=container")}
     error = refused(session(), Request([BOOK], answers, given))
     assert error.exit_status is ExitStatus.DECLINED
+
+
+# --- the wizard, over the same model ---------------------------------------------------------------------------------
+
+
+def attended(world: World, choose: Any) -> ModelSession:
+    return ModelSession(world, Ui(choose), calm, whole)
+
+
+def test_a_walk_that_will_stop_says_so_before_its_first_gate() -> None:
+    said: list[str] = []
+
+    def choose(message: str, options: Any) -> str:
+        if message == "relabel:":
+            said.append(wizard.ui.text)
+            return "quit"
+        return "container"
+
+    wizard = attended(World(heavy=True), choose)
+    recovery.recover(wizard, Request([BOOK]))  # type: ignore[arg-type]
+    assert "As it looks now this walk stops at disable-swap: O3" in " ".join(said[0].split())
+
+
+def test_a_steps_time_is_without_the_time_its_gate_stood_open() -> None:
+    def choose(message: str, options: Any) -> str:
+        wizard.clock.now += 5000.0
+        return "apply" if "apply" in options else "container"
+
+    wizard = attended(World(old_kubelet=True), choose)
+    result = recovery.recover(wizard, Request([BOOK]))  # type: ignore[arg-type]
+    assert result.status is ExitStatus.OK
+    assert all(step.seconds < 1000 for step in result.steps)
+
+
+@pytest.mark.parametrize(("choice", "target"), [("quit", ""), ("apply", "container")])
+def test_the_vms_are_as_announced_only_once_the_label_says_so(
+    monkeypatch: pytest.MonkeyPatch, choice: str, target: str
+) -> None:
+    targets: list[str] = []
+    real = recovery.judge
+
+    def judge(facts: Any, diagnosis: Any, wanted: str = "") -> Any:
+        targets.append(wanted)
+        return real(facts, diagnosis, wanted)
+
+    monkeypatch.setattr(recovery, "judge", judge)
+    wizard = attended(World(), lambda message, options: choice if choice in options else "container")
+    recovery.recover(wizard, Request([BOOK]))  # type: ignore[arg-type]
+    assert targets[-1] == target
+
+
+def test_a_node_that_does_not_survive_a_reboot_is_not_called_well() -> None:
+    world = World("container", deploy_vfio=False, container=False, swap=False, kubelet="active")
+    node = session(world)
+    node.finding = Finding("healthy", Status.CONFIRMED, "nothing is wrong")
+    result = recovery.recover(node, request())  # type: ignore[arg-type]
+    assert (result.status, node.applied) == (ExitStatus.DECLINED, [])
+    assert "is well now and does not survive a reboot: " in result.line
+    assert "none is needed" not in node.ui.text
+    node.world = world._replace(fstab=False)
+    assert recovery.recover(node, request()).status is ExitStatus.OK  # type: ignore[arg-type]
+
+
+def test_vms_that_are_not_known_are_not_counted_as_none() -> None:
+    result = recovery.recover(session(World(old_kubelet=True)), request())  # type: ignore[arg-type]
+    assert result.verdicts is not None
+    at = datetime(2026, 12, 2, tzinfo=UTC)
+    assert results.metrics_of(result, 1.0, at).vms_waiting is not None
+    unknown = replace(result.verdicts, vms=replace(result.verdicts.vms, health=VmHealth.UNKNOWN))
+    assert results.metrics_of(replace(result, verdicts=unknown), 1.0, at).vms_waiting is None

@@ -22,7 +22,7 @@ from order_model import NODE, World
 
 from gpufix import cli, resources
 from gpufix import walk as walk_module
-from gpufix.core.answers import sample
+from gpufix.core.answers_format import sample
 from gpufix.core.fold import PlayResult
 from gpufix.errors import ExitStatus
 from gpufix.model import Snapshot
@@ -205,7 +205,12 @@ def test_a_plan_without_answers_says_what_is_open(run: Run, capsys: pytest.Captu
 
 
 def test_an_override_wins_over_the_file_and_says_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*RECOVER, "-a", "target_workload=vm-passthrough", "--check", "-o", "json") == 2
+    other = ("-a", "target_workload=vm-passthrough", "--check", "-o", "json")
+    assert run(*RECOVER, *other) == 2
+    assert "consent.relabel is true, but the step is destructive" in capsys.readouterr().out, "for this answer it is"
+    text = Path("answers.yml").read_text()
+    Path("answers.yml").write_text(text.replace("  relabel: true", f"  relabel: {NODE}"))
+    assert run(*RECOVER, *other) == 2
     plan = json.loads(capsys.readouterr().out)
     assert plan["answers"]["target_workload"]["origin"] == "-a target_workload=vm-passthrough"
     missing = " ".join(plan["consents_missing"])
@@ -402,7 +407,9 @@ def test_a_plan_of_one_runbook_is_no_plan_for_another(
     assert world.applied == []
 
 
-@pytest.mark.parametrize("words", [("recover", NODE, "--answers", "missing.yml", "-o", "json"), ("plan", "Bad Name")])
+@pytest.mark.parametrize(
+    "words", [("recover", NODE, "--answers", "missing.yml", "-o", "json"), ("plan", "Bad Name", "-o", "json")]
+)
 def test_a_reader_that_went_away_changes_no_exit_status(words: tuple[str, ...]) -> None:
     child = subprocess.Popen(
         [sys.executable, "-m", "gpufix", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -6,13 +6,12 @@ Nothing in it is a default: every question is answered, and every gate has a con
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpufix.core.checked_yaml import NOT_YAML, Mark, Marks, Path, mistake, near, plain_value, quoted, read_yaml
-from gpufix.core.runbook import ALWAYS, NEVER, Condition, FromAnswer, Leaf, Question, Runbook, RunbookStep
+from gpufix.core.checked_yaml import Mark, Marks, Path, mistake, near, quoted, read_yaml
+from gpufix.core.runbook import Question, Runbook, RunbookStep
 from gpufix.core.workload import VM_PASSTHROUGH
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.text import safe
@@ -69,10 +68,8 @@ class Answers:
     origins: Mapping[str, Origin] = field(default_factory=dict)
 
 
-_NODE = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
-_DIGEST = r"^sha256:[0-9a-f]{64}$"
-_ID = r"^[a-z][a-z0-9-]*$"
-_QUESTION_ID = r"^[a-z][a-z0-9_]*$"
+NODE_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
 NO_NAMES = ("true", "false", "yes", "no", "on", "off", "y", "n", "ok", "all", "any", "none", "null", "skip")
 """Never taken for a node's name: where one is meant as a yes or a no, reading it as a name would change its sense."""
 _BLANKETS = ("*", "all", "any", "default", "defaults", "everything")
@@ -81,103 +78,19 @@ _CONSENT_KEYS = ("consent", "plan", "kills")
 _WORKLOAD = "target_workload"
 
 
-# --- the schema ------------------------------------------------------------------------------------------------------
+# --- what a runbook asks ---------------------------------------------------------------------------------------------
 
 
-def answers_schema(runbook: Runbook | None = None) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of an answers file for ``runbook``; without one, for any runbook.
-
-    A file that ``load_answers`` takes is valid by both.
-    """
-    if runbook is None:
-        title, about = "Answers for an unattended run of gpufix", "gpufix recover NODE --answers FILE"
-        which: dict[str, Any] = {"type": "string", "pattern": _ID, "description": "the id of the runbook"}
-        answers: dict[str, Any] = {
-            "propertyNames": {"pattern": _QUESTION_ID},
-            "additionalProperties": {"type": "string"},
-        }
-        consent: dict[str, Any] = {"propertyNames": {"pattern": _ID}, "additionalProperties": _consent(True, True)}
-    else:
-        title, about = f"Answers for an unattended run of {runbook.id}", _plain(runbook.summary)
-        which = {"const": runbook.id, "description": _plain(runbook.title)}
-        answers = {"additionalProperties": False, "properties": {q.id: _question(q) for q in runbook.questions}}
-        consent = {
-            "additionalProperties": False,
-            "properties": {
-                step.id: {
-                    "title": _plain(step.title),
-                    "description": " ".join(_about_step(step)),
-                    **_consent(step.skippable, _can_kill(runbook)),
-                }
-                for step in _gates(runbook)
-            },
-        }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "gpufix-answers-1" if runbook is None else f"gpufix-answers-1-{runbook.id}",
-        "title": title,
-        "description": about,
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["version", "runbook"],
-        "properties": {
-            "version": {"const": 1, "description": "of this format"},
-            "runbook": which,
-            "node": {**_node(), "description": "The file is for this node only."},
-            "answers": {
-                "type": ["object", "null"],
-                "description": "one for each question; there is no default",
-                **answers,
-            },
-            "consent": {"type": ["object", "null"], "description": "one for each gate, never a blanket yes", **consent},
-        },
-    }
-
-
-def _node() -> dict[str, Any]:
-    return {"type": "string", "pattern": _NODE, "not": {"enum": list(NO_NAMES)}}
-
-
-def _consent(skippable: bool, can_kill: bool) -> dict[str, Any]:
-    short: list[dict[str, Any]] = [
-        {"type": "boolean", "description": "true: where the step is not destructive; false: stop before any change"},
-        {**_node(), "description": "the node's name, which a destructive step wants"},
-    ]
-    if skippable:
-        short.append({"const": "skip", "description": "leave this step out"})
-    keys: dict[str, Any] = {
-        "consent": {"anyOf": short},
-        "plan": {"type": "string", "pattern": _DIGEST, "description": "only for the plan of this digest"},
-    }
-    if can_kill:
-        keys["kills"] = {
-            "type": "array",
-            "items": {"type": "integer", "minimum": 1},
-            "description": "pids of processes on the node's GPU that may die, towards vm-passthrough",
-        }
-    long = {"type": "object", "additionalProperties": False, "required": ["consent"], "properties": keys}
-    return {"anyOf": [*short, long]}
-
-
-def _question(question: Question) -> dict[str, Any]:
-    told = [f"{_plain(c.value)} ({_plain(c.label)}): {_plain(c.consequence)}" for c in question.choices]
-    return {
-        "type": "string",
-        "description": " ".join([_plain(question.ask), *told]),
-        "enum": _choices(question),
-    }
-
-
-def _choices(question: Question) -> list[str]:
+def choices_of(question: Question) -> list[str]:
     return list(dict.fromkeys(choice.value for choice in question.choices))
 
 
-def _gates(runbook: Runbook) -> list[RunbookStep]:
+def gated_steps(runbook: Runbook) -> list[RunbookStep]:
     return [step for step in runbook.steps if step.playbook]
 
 
-def _can_kill(runbook: Runbook) -> bool:
-    return any(q.id == _WORKLOAD and VM_PASSTHROUGH in _choices(q) for q in runbook.questions)
+def can_kill(runbook: Runbook) -> bool:
+    return any(q.id == _WORKLOAD and VM_PASSTHROUGH in choices_of(q) for q in runbook.questions)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -192,7 +105,7 @@ def load_answers(text: str, file: str, books: Sequence[Runbook]) -> tuple[Answer
     return _Reading(file, marks).whole(data, books)
 
 
-def _show(value: Any) -> str:
+def shown(value: Any) -> str:
     """``value`` for a message, in the words of YAML rather than of Python."""
     if isinstance(value, str):
         return quoted(value)
@@ -225,10 +138,10 @@ class _Reading:
 
     def whole(self, data: Any, books: Sequence[Runbook]) -> tuple[Answers, Runbook]:
         if not isinstance(data, dict):
-            raise self.fail((), f"the file is {_show(data)}, not keys", f"its keys are {', '.join(_TOP_KEYS)}")
+            raise self.fail((), f"the file is {shown(data)}, not keys", f"its keys are {', '.join(_TOP_KEYS)}")
         # The version first: another may have other keys. Then those: a misspelt key is better told than a missing one.
         if "version" in data and (type(data["version"]) is not int or data["version"] != 1):
-            raise self.fail(("version",), f"version is {_show(data['version'])}; it must be 1", "write version: 1")
+            raise self.fail(("version",), f"version is {shown(data['version'])}; it must be 1", "write version: 1")
         for key in data:
             if key not in _TOP_KEYS:
                 raise self.fail_at_key((key,), f"unknown key {quoted(key)}", near(key, _TOP_KEYS))
@@ -254,15 +167,15 @@ class _Reading:
             if book.id == name:
                 return book
         if not isinstance(name, str):
-            raise self.fail(("runbook",), f"runbook is {_show(name)}, not the id of one", near("", ids))
+            raise self.fail(("runbook",), f"runbook is {shown(name)}, not the id of one", near("", ids))
         raise self.fail(("runbook",), f"there is no runbook {quoted(name)}", near(name, ids))
 
     def node(self, value: Any, path: Path, where: str) -> str:
         if not isinstance(value, str):
             raise self.fail(
-                path, f"{where} is {_show(value)}, not a node's name", "write one name, in quotes if it is a number"
+                path, f"{where} is {shown(value)}, not a node's name", "write one name, in quotes if it is a number"
             )
-        if value in NO_NAMES or not re.fullmatch(_NODE, value) or value.endswith("\n"):
+        if value in NO_NAMES or not re.fullmatch(NODE_PATTERN, value) or value.endswith("\n"):
             raise self.fail(
                 path, f"{where} is {quoted(value)}, which is no node's name", "kubectl get nodes lists them"
             )
@@ -274,7 +187,7 @@ class _Reading:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise self.fail((name,), f"{name} is {_show(value)}, not keys", f"write {name}: and below it one key each")
+            raise self.fail((name,), f"{name} is {shown(value)}, not keys", f"write {name}: and below it one key each")
         for key in value:
             if key not in known:
                 raise self.fail_at_key(
@@ -283,27 +196,27 @@ class _Reading:
         return value
 
     def answer(self, path: Path, value: Any, question: Question) -> str:
-        where, choices = f"answers.{question.id}", _choices(question)
+        where, choices = f"answers.{question.id}", choices_of(question)
         told = f"its choices are {_listed(choices)}"
         if isinstance(value, str):
             if value in choices:
                 return value
             raise self.fail(path, f"{where} is {quoted(value)}; {told}", near(value, choices))
         if isinstance(value, list | dict):
-            raise self.fail(path, f"{where} is {_show(value)}, not one choice; {told}", "write one of them")
+            raise self.fail(path, f"{where} is {shown(value)}, not one choice; {told}", "write one of them")
         if value is None:
             raise self.fail(path, f"{where} has no value; {told}", "write one of them")
-        raise self.fail(path, f"{where} is {_show(value)}, which is not text; {told}", "put text in quotes")
+        raise self.fail(path, f"{where} is {shown(value)}, which is not text; {told}", "put text in quotes")
 
     def consents(
         self, data: Mapping[str, Any], book: Runbook, node: str, answers: Mapping[str, Answer]
     ) -> dict[str, StepConsent]:
         raw = data.get("consent")
-        gates = {step.id: step for step in _gates(book)}
+        gates = {step.id: step for step in gated_steps(book)}
         each = f"give one to each gate: {', '.join(gates)}"
         if isinstance(raw, bool | str):
             raise self.fail(
-                ("consent",), f"consent is {_show(raw)}, for all at once: there is no blanket consent", each
+                ("consent",), f"consent is {shown(raw)}, for all at once: there is no blanket consent", each
             )
         if isinstance(raw, dict):
             watched = {step.id for step in book.steps} - gates.keys()
@@ -327,7 +240,7 @@ class _Reading:
         if not isinstance(value, dict):
             kind, name = self.word(value, path, where, step, node)
             return StepConsent(step.id, kind, name, origin=self.origin(path))
-        allowed = _CONSENT_KEYS if _can_kill(book) else _CONSENT_KEYS[:2]
+        allowed = _CONSENT_KEYS if can_kill(book) else _CONSENT_KEYS[:2]
         for key in value:
             if key not in _CONSENT_KEYS:
                 message = f"unknown key {quoted(key)} in {where}"
@@ -359,7 +272,7 @@ class _Reading:
                 path, f"{where} is the text {quoted(value)}", f"write {words}; true and false without quotes"
             )
         if not isinstance(value, str):
-            raise self.fail(path, f"{where} is {_show(value)}, not {words}", "put a node's name of digits in quotes")
+            raise self.fail(path, f"{where} is {shown(value)}, not {words}", "put a node's name of digits in quotes")
         name = self.node(value, path, where)
         if node and name != node:
             raise self.fail(
@@ -368,18 +281,18 @@ class _Reading:
         return "yes", name
 
     def plan(self, value: Any, path: Path, where: str) -> str:
-        if not isinstance(value, str) or not re.fullmatch(_DIGEST, value) or value.endswith("\n"):
-            message = f"{where} is {_show(value)}, not sha256: and 64 digits of 0-9 a-f"
+        if not isinstance(value, str) or not re.fullmatch(DIGEST_PATTERN, value) or value.endswith("\n"):
+            message = f"{where} is {shown(value)}, not sha256: and 64 digits of 0-9 a-f"
             raise self.fail(path, message, "copy the digest of the plan whole")
         return value
 
     def kills(self, value: Any, path: Path, where: str) -> frozenset[int]:
         if not isinstance(value, list):
-            raise self.fail(path, f"{where} is {_show(value)}, not a list of pids", "write a list, such as [4242]")
+            raise self.fail(path, f"{where} is {shown(value)}, not a list of pids", "write a list, such as [4242]")
         for index, pid in enumerate(value):
             if type(pid) is not int or pid < 1:
                 raise self.fail(
-                    (*path, index), f"{where}.{index} is {_show(pid)}, not a pid", "a pid is a whole number from 1"
+                    (*path, index), f"{where}.{index} is {shown(pid)}, not a pid", "a pid is a whole number from 1"
                 )
         return frozenset(value)
 
@@ -389,7 +302,7 @@ class _Reading:
             said = "skip" if kind == "skip" else "false"
             raise self.fail_at_key(at, f"{where}.kills: {where} is {said}, so nothing may die", "take it out")
         answer = answers.get(_WORKLOAD)
-        if not _can_kill(book) or (answer is not None and answer.value != VM_PASSTHROUGH):
+        if not can_kill(book) or (answer is not None and answer.value != VM_PASSTHROUGH):
             message = f"{where}.kills: processes may die only where {_WORKLOAD} is {VM_PASSTHROUGH}"
             raise self.fail_at_key(at, message, "take it out")
 
@@ -419,7 +332,7 @@ def override(answers: Answers | None, words: Sequence[str], runbook: Runbook) ->
             raise fail("'=' is missing", "write -a QUESTION=CHOICE")
         if name not in questions:
             raise fail(f"{runbook.id} has no question {quoted(name)}", near(name, questions))
-        choices = _choices(questions[name])
+        choices = choices_of(questions[name])
         if value not in choices:
             message = f"{quoted(value)} is no choice of {name}; its choices are {_listed(choices)}"
             raise fail(message, near(value, choices))
@@ -440,7 +353,7 @@ def missing_problem(missing: Sequence[Question], file: str) -> str | None:
         return None
     names = ", ".join(f"answers.{question.id}" for question in missing)
     verb = "is" if len(missing) == 1 else "are"
-    choices = f"; its choices are {_listed(_choices(missing[0]))}" if len(missing) == 1 else ""
+    choices = f"; its choices are {_listed(choices_of(missing[0]))}" if len(missing) == 1 else ""
     return f"{names} {verb} not answered{f' in {file}' if file else ''}{choices}"
 
 
@@ -499,152 +412,3 @@ def consent_problem(
     if planned_step_destructive and not consent.node:
         return f"{where} is true, but the step is destructive: it wants the node's name, {safe(node)}"
     return None
-
-
-# --- writing ---------------------------------------------------------------------------------------------------------
-
-
-def _plain(text: str) -> str:
-    """``text`` in one line, with nothing that YAML would refuse or a terminal obey."""
-    return NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", safe(" ".join(text.split())))
-
-
-def _comment(text: str, indent: int = 0, hanging: int = 0) -> list[str]:
-    first = " " * indent + "# "
-    return textwrap.wrap(
-        _plain(text),
-        110,
-        initial_indent=first,
-        subsequent_indent=first + " " * hanging,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-_BARE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
-
-
-def _yaml(text: str) -> str:
-    """``text`` as a scalar: bare where no reader could take it for anything else."""
-    if _BARE.fullmatch(text) and isinstance(plain_value(text), str) and text.lower() not in NO_NAMES:
-        return text
-    body = "".join(_ESCAPES.get(char, char) for char in text)
-    return '"' + NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", body) + '"'
-
-
-def _words(condition: Condition) -> str:
-    """``condition`` as a person would say it."""
-    if isinstance(condition, Leaf):
-        op = "is at least" if condition.op == "at_least" else "is"
-        if isinstance(condition.value, FromAnswer):
-            return f"{condition.name} {op} the answer to {condition.value.question}"
-        value = condition.value if isinstance(condition.value, str) else _show(condition.value)
-        return f"{condition.name} {op} {value}"
-    if condition.op == "not":
-        return f"not ({_words(condition.parts[0])})"
-    joint = " and " if condition.op == "all" else " or "
-    return joint.join(
-        _words(part) if isinstance(part, Leaf) or len(condition.parts) == 1 else f"({_words(part)})"
-        for part in condition.parts
-    )
-
-
-def _about_step(step: RunbookStep) -> list[str]:
-    """Risk, whether it is destructive, and that there is no way back: a sentence each."""
-    told = [f"Risk: {_plain(step.risk)}"] if step.risk else []
-    if step.destructive == ALWAYS:
-        told.append("Destructive: it wants the node's name.")
-    elif step.destructive == NEVER:
-        told.append("Not destructive: true is enough.")
-    else:
-        told.append(f"Destructive if {_plain(_words(step.destructive))}: then it wants the node's name.")
-    if step.irreversible:
-        told.append(f"No way back: {_plain(step.irreversible)}")
-    if step.skippable:
-        told.append("May be skipped where no later step needs it.")
-    return told
-
-
-def sample(runbook: Runbook, node: str | None) -> str:
-    """An answers file to fill in. Untouched it answers nothing and declines every gate."""
-    lines = [
-        *_comment(f"Answers for an unattended run of {runbook.id}: {runbook.title}"),
-        *_comment(runbook.summary),
-        "#",
-        *_comment(f"gpufix recover {node or 'NODE'} --answers FILE"),
-        "#",
-        *_comment("As it stands it answers nothing and consents to nothing, and a run with it is refused."),
-        "version: 1",
-        f"runbook: {_yaml(runbook.id)}",
-    ]
-    if node:
-        lines += [f"node: {_yaml(node)}"]
-    else:
-        lines += ["# For one node only: take the # off the next line and write its name.", "#node: NODE"]
-    if runbook.questions:
-        lines += [
-            "",
-            "# Take the # off one answer to each question (the # alone, so that its indent stays).",
-            "answers:",
-        ]
-    for question in runbook.questions:
-        lines += _comment(question.ask, 2)
-        for choice in question.choices:
-            lines += _comment(f"{choice.label}: {choice.consequence}", 2, 2)
-            lines.append(f"  #{_yaml(question.id)}: {_yaml(choice.value)}")
-    gates = _gates(runbook)
-    if gates:
-        lines += [
-            "",
-            "# One consent for each gate. Write, in place of false:",
-            "#   true                       the gate is passed, if the step is not destructive",
-            f"#   {node or 'the name of the node':<26} the gate is passed, destructive or not, on this node",
-            "#   skip                       the step is left out, if it says below that it may be",
-            "#   false                      the run stops before any change",
-            "# The long form holds for one plan only, and towards vm-passthrough it names the processes that may die:",
-            f"#   {{consent: {node or 'NODE'}, plan: sha256:<64 hex digits>, kills: [4242]}}",
-            "consent:",
-        ]
-    for step in gates:
-        lines += _comment(step.title, 2)
-        for sentence in _about_step(step):
-            lines += _comment(sentence, 2, 2)
-        lines.append(f"  {_yaml(step.id)}: false")
-    return "\n".join(lines) + "\n"
-
-
-def saved(
-    runbook: Runbook,
-    node: str,
-    answers: Mapping[str, str],
-    consents: Mapping[str, bool | str | StepConsent],
-    comments: Sequence[str] = (),
-) -> str:
-    """The file that makes the same run again on ``node``. A consent is as in the file, or a StepConsent.
-
-    ``load_answers`` gives back what went in.
-    """
-    lines = [line for comment in comments for line in _comment(comment) or ["#"]]
-    lines += ["version: 1", f"runbook: {_yaml(runbook.id)}", f"node: {_yaml(node)}"]
-    if answers:
-        lines += ["answers:", *(f"  {_yaml(name)}: {_yaml(value)}" for name, value in answers.items())]
-    if consents:
-        lines += ["consent:", *(f"  {_yaml(step)}: {_written(consent)}" for step, consent in consents.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _written(consent: bool | str | StepConsent) -> str:
-    if isinstance(consent, bool):
-        return "true" if consent else "false"
-    if isinstance(consent, str):
-        return "skip" if consent == "skip" else _yaml(consent)
-    short = {"yes": _yaml(consent.node) if consent.node else "true", "no": "false", "skip": "skip"}[consent.kind]
-    if not consent.plan and not consent.kills:
-        return short
-    keys = [f"consent: {short}"]
-    if consent.plan:
-        keys.append(f"plan: {_yaml(consent.plan)}")
-    if consent.kills:
-        keys.append(f"kills: [{', '.join(map(str, sorted(consent.kills)))}]")
-    return "{" + ", ".join(keys) + "}"

@@ -9,7 +9,8 @@ from enum import StrEnum
 from gpufix.core.actions import actions_of, predict
 from gpufix.core.conditions import Verdict, World, evaluate
 from gpufix.core.invariants import Action, Consent, Phase, Proposal, Violation, check
-from gpufix.core.runbook import Group, Runbook, RunbookStep
+from gpufix.core.runbook import ALWAYS, Group, Runbook, RunbookStep
+from gpufix.core.workload import CONTAINER
 from gpufix.model import Facts
 
 
@@ -47,7 +48,7 @@ class Plan:
 
 def target_of(answers: Mapping[str, str]) -> str:
     """The workload the GPU is recovered for; ``container``, which binds nothing, unless someone chose otherwise."""
-    return answers.get("target_workload", "container")
+    return answers.get("target_workload", CONTAINER)
 
 
 def plan_step(
@@ -60,7 +61,7 @@ def plan_step(
 ) -> PlannedStep:
     """The decision over ``step`` in ``world``. With ``phase="act"`` the rules on consent and undo count too."""
     actions = actions_of(step.playbook)
-    destructive = evaluate(step.destructive, world).holds is not False or _always_destructive(actions, world)
+    destructive = evaluate(step.destructive, world).holds is not False or surely_destructive(step, world.answers)
     if evaluate(step.when, world).holds is False:
         return PlannedStep(step, Decision.LEFT_OUT, "not for this choice", actions=actions)
     if not step.playbook:
@@ -85,12 +86,12 @@ def plan_step(
     return PlannedStep(step, Decision.RUN, _open(done), destructive=destructive, actions=actions)
 
 
-def _always_destructive(actions: frozenset[Action], world: World) -> bool:
-    """What wants the node's name whatever a runbook says of itself."""
-    passthrough = target_of(world.answers) != "container"
-    return bool(actions & {Action.START_KUBELET, Action.STOP_VFIO_MANAGER}) or (
-        Action.RELABEL in actions and passthrough
-    )
+def surely_destructive(step: RunbookStep, answers: Mapping[str, str]) -> bool:
+    """Whether ``step`` wants the node's name whatever is found: by its runbook, or by what its playbook does, since a
+    runbook's word alone does not make the start of a kubelet harmless."""
+    actions, passthrough = actions_of(step.playbook), target_of(answers) != CONTAINER
+    starts_or_stops = bool(actions & {Action.START_KUBELET, Action.STOP_VFIO_MANAGER})
+    return step.destructive == ALWAYS or starts_or_stops or (Action.RELABEL in actions and passthrough)
 
 
 def _because(done: Verdict) -> str:

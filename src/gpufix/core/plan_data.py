@@ -144,9 +144,7 @@ def _step(number: int, planned: PlannedStep, draft: Draft) -> dict[str, Any]:
 
 
 def _kills(planned: PlannedStep, draft: Draft) -> bool:
-    return (
-        bool(planned.actions) and target_of({name: given.value for name, given in draft.answers.items()}) != CONTAINER
-    )
+    return bool(planned.actions) and target_of(draft.plan.answers) != CONTAINER
 
 
 def _holders(holders: Sequence[GpuHolder]) -> list[dict[str, Any]]:
@@ -168,7 +166,7 @@ def tasks_as_data(result: PlayResult | None) -> list[dict[str, Any]]:
                 "name": task.name,
                 "host": task.host,
                 "changed": task.changed,
-                "failed": task.failed,
+                "failed": task.failed or task.unreachable,
                 "skipped": task.skipped,
                 "message": task.message if task.failed else "",
                 "diffs": [dict(record) for record in task.diffs] if task.changed else [],

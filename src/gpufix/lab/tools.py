@@ -65,6 +65,12 @@ def _only(options: dict[str, str], known: str) -> None:
         raise NotModelled
 
 
+def _exactly(arguments: list[str], *known: list[str]) -> None:
+    """For a tool whose options would change what it prints: any other way to call it is not modelled."""
+    if arguments not in known:
+        raise NotModelled
+
+
 # --- systemctl -------------------------------------------------------------------------------------------------------
 
 
@@ -345,6 +351,7 @@ def _journal_line(machine: Machine, line: Line, form: str) -> str:
 
 
 def _dmesg(world: World, machine: Machine, arguments: list[str]) -> ToolResult:
+    _exactly(arguments, [])
     head = "[    0.000000] Command line: BOOT_IMAGE=/vmlinuz-6.12.0 root=/dev/vg0/root ro intel_iommu=on iommu=pt\n"
     return ToolResult(0, head + "".join(f"[{uptime:12.6f}] {text}\n" for uptime, text in machine.kernel))
 
@@ -378,6 +385,7 @@ def _swapon(world: World, machine: Machine, arguments: list[str]) -> ToolResult:
 
 
 def _free(world: World, machine: Machine, arguments: list[str]) -> ToolResult:
+    _exactly(arguments, [], ["-m"])
     size, used = (sum(getattr(swap, name) for swap in machine.swaps) for name in ("size", "used"))
     rows = [("Mem:", machine.memory, machine.memory - machine.available), ("Swap:", size, used)]
     lines = [
@@ -406,6 +414,7 @@ def _nvidia_smi(world: World, machine: Machine, arguments: list[str]) -> ToolRes
 
 
 def _lspci(world: World, machine: Machine, arguments: list[str]) -> ToolResult:
+    _exactly(arguments, [], ["-Dnnk"], ["-nnk"], ["-nn"], ["-k"])
     lines = ["0000:00:00.0 Host bridge [0600]: Intel Corporation Device [8086:a700] (rev 01)"]
     for card in machine.cards:
         kind = "VGA compatible controller [0300]" if card.is_gpu else "Audio device [0403]"
@@ -483,6 +492,7 @@ def _detect_virt(world: World, machine: Machine, arguments: list[str]) -> ToolRe
 
 
 def _reboot(world: World, machine: Machine, arguments: list[str]) -> ToolResult:
+    _exactly(arguments, [], ["-f"])
     cluster.boot(world, machine)
     return ToolResult(0, f"{machine.name} has rebooted.\n")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from gpufix.errors import GpufixError
 from gpufix.text import safe
+from gpufix.world.files import reason, replace_file
 
 
 def check_metrics_file(path: Path) -> None:
@@ -40,20 +40,8 @@ def check_metrics_file(path: Path) -> None:
 def write_metrics(path: Path, text: str) -> str | None:
     """Put ``text`` in ``path``'s place in one move, readable for all (node_exporter is another user). Never raises:
     returns one line of what went wrong, or None; then what was there before is still there."""
-    draft = ""
     try:
-        # its name does not end in .prom: the collector must not read half a file
-        handle, draft = tempfile.mkstemp(prefix=".gpufix-", suffix=".tmp", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-        Path(draft).replace(path)
+        replace_file(path, text, 0o644)
     except (OSError, ValueError) as error:
-        if draft:
-            with suppress(OSError):
-                Path(draft).unlink()
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        return safe(f"metrics: {path}: {reason}")
+        return safe(f"metrics: {path}: {reason(error)}")
     return None

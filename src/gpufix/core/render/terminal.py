@@ -104,7 +104,7 @@ def diagnosis_lines(
     lines += [""]
     if runbook is not None:
         lines += style.wrap(f"Runbook: {runbook}. Run: gpufix recover {safe(diagnosis.node)}")
-    elif cause.id == "healthy" and cause.status is Status.CONFIRMED:
+    elif cause.id == "healthy" and cause.status is Status.CONFIRMED and verdicts.node.reboot_proof is not False:
         lines.append("Runbook: none is needed.")
     else:
         lines.append("Runbook: none fits; gpufix offers no change.")
