@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpufix import run_command, runs_command, workflow
+from gpufix import continue_command, run_command, runs_command, workflow
 from gpufix.core.answers import NO_NAMES
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.session import Reading, Session, read_runbooks
@@ -65,6 +65,14 @@ def build_parser() -> argparse.ArgumentParser:
     _access(plan)
     run_command.add_plan_options(plan)
 
+    resume = commands.add_parser("resume", help="go on with a run that stopped, or whose process died")
+    _access(resume)
+    continue_command.add_resume_options(resume)
+
+    undo = commands.add_parser("undo", help="put back what a run changed, the newest step first")
+    _access(undo)
+    continue_command.add_undo_options(undo)
+
     show = commands.add_parser("show", help="show a plan that was written with plan --out")
     show.add_argument("file", metavar="FILE", type=Path)
     show.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
@@ -77,7 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     runs_command.add_options(commands.add_parser("runs", help="what was run from here: list, show, prune"), _Parser)
 
-    for command in (diagnose, recover, plan, answers):
+    for command in (diagnose, recover, plan, answers, resume, undo):
         command.add_argument("--runbooks", metavar="DIR", type=Path, help="runbooks of your own instead of gpufix's")
 
     capture = commands.add_parser("capture", help="write what diagnose reads into a folder, without secrets")
@@ -187,6 +195,9 @@ def _run(arguments: argparse.Namespace) -> int:
         return run_command.answers(arguments)
     if arguments.command in ("recover", "plan"):
         return run_command.guarded(arguments, lambda: _plan_or_recover(arguments))
+    if arguments.command in ("resume", "undo"):
+        arguments.node = arguments.run or ""
+        return run_command.guarded(arguments, lambda: _go_on(arguments))
     _check_names(arguments)
     reading = _read(arguments)
     if arguments.command == "capture":
@@ -206,6 +217,11 @@ def _plan_or_recover(arguments: argparse.Namespace) -> ExitStatus:
     books = read_runbooks(arguments.runbooks)  # a mistake in one is told before anything is asked or read
     run = run_command.recover if arguments.command == "recover" else run_command.plan
     return run(arguments, lambda ui: _session(arguments, ui), books)
+
+
+def _go_on(arguments: argparse.Namespace) -> ExitStatus:
+    books = read_runbooks(arguments.runbooks)
+    return continue_command.run(arguments, lambda ui: _session(arguments, ui), books)
 
 
 def _check_names(arguments: argparse.Namespace) -> None:
@@ -271,7 +287,9 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
 
 def _walk_in_lab(arguments: argparse.Namespace) -> ExitStatus:
     def session_of(ui: TerminalUi) -> Session:
-        return Session(arguments.node, arguments.node, Access(), ClusterAccess(), ui, again="gpufix lab recover")
+        words = {"resume": "gpufix lab recover", "undo": f"gpufix lab shell gpufix undo {arguments.node}"}
+        state = runs_command.state_of(arguments)
+        return Session(arguments.node, arguments.node, Access(), ClusterAccess(), ui, state=state, words=words)
 
     return run_command.guarded(arguments, lambda: run_command.recover(arguments, session_of, read_runbooks()))
 
@@ -302,6 +320,7 @@ def _session(arguments: argparse.Namespace, ui: TerminalUi) -> Session:
         access,
         ClusterAccess(kubeconfig, arguments.context),
         ui,
+        state=runs_command.state_of(arguments),
     )
 
 

@@ -8,10 +8,11 @@ from typing import Any, Protocol
 
 from gpufix.core.conditions import World, evaluate
 from gpufix.core.fold import PlayResult
+from gpufix.core.invariants import Action
 from gpufix.core.plan import PlannedStep, target_of
 from gpufix.core.render.terminal import diff_lines, holder_lines
 from gpufix.core.undo import capture_undo
-from gpufix.core.workload import VM_PASSTHROUGH
+from gpufix.core.workload import CONTAINER
 from gpufix.model import GpuHolder
 from gpufix.session import Session
 from gpufix.text import safe
@@ -83,7 +84,8 @@ class Gate:
             warnings = task.result.get("warnings")
             for warning in warnings if isinstance(warnings, list) else []:
                 lines += style.wrap(f"! {safe(str(warning))}", 2, 4)
-        shown = target_of(self.world.answers) == VM_PASSTHROUGH and self._holders is not None
+        takes_card = bool(self.planned.actions - {Action.RESTORE_SWAP})
+        shown = takes_card and target_of(self.world.answers) != CONTAINER and self._holders is not None
         if shown:
             lines += ["  These processes use the GPU and die if the card is taken from its driver:"]
             lines += holder_lines(self._holders or (), style)

@@ -9,7 +9,7 @@ from typing import Any
 from gpufix.core.render.metrics import RunMetrics, StepMetrics
 from gpufix.core.verdict import VmHealth, verdicts_as_data
 from gpufix.errors import GpufixError
-from gpufix.recovery import Result
+from gpufix.running import Result
 from gpufix.text import redact_all
 
 VERSION = 1

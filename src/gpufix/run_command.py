@@ -36,8 +36,9 @@ from gpufix.core.render.plan_text import plan_data_lines
 from gpufix.core.runbook import Runbook
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.record import Listener, Notifying, Streaming
-from gpufix.recovery import Result
 from gpufix.results import error_as_data, metrics_of, result_as_data
+from gpufix.running import Result
+from gpufix.runs_command import add_state_option
 from gpufix.session import Session, read_runbooks
 from gpufix.text import did_you_mean, safe
 from gpufix.ui import TerminalUi, style_for
@@ -75,6 +76,7 @@ def add_answer_options(parser: argparse.ArgumentParser) -> None:
 
 def add_recover_options(parser: argparse.ArgumentParser) -> None:
     add_answer_options(parser)
+    add_state_option(parser)
     parser.add_argument(
         "--plan", metavar="FILE", type=Path, help="refuse if the world has moved since this plan was made"
     )
@@ -85,6 +87,10 @@ def add_recover_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="write the answers given here, for the same run without a person",
     )
+    add_listener_options(parser)
+
+
+def add_listener_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", metavar="FILE", help="a JSON line for each change of state; - is stdout")
     parser.add_argument(
         "--notify", metavar="URL", help="post to this webhook at start, at each open gate and at the end"
@@ -269,10 +275,19 @@ def guarded(arguments: argparse.Namespace, work: Callable[[], ExitStatus]) -> Ex
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
+Work = Callable[[Session, Request, Sequence[Listener]], Result]
+
+
 def recover(
     arguments: argparse.Namespace, session_of: Callable[[TerminalUi], Session], books: Sequence[Runbook]
 ) -> ExitStatus:
-    """Run it, and leave behind what was asked for, however it ends."""
+    return carry_out(arguments, session_of, books, recovery.recover)
+
+
+def carry_out(
+    arguments: argparse.Namespace, session_of: Callable[[TerminalUi], Session], books: Sequence[Runbook], work: Work
+) -> ExitStatus:
+    """Do ``work``, and leave behind what was asked for, however it ends."""
     check_options(arguments)
     attended = arguments.answers is None and not arguments.check
     if attended:
@@ -287,7 +302,7 @@ def recover(
         listeners.append(Notifying(notifier, arguments.node))
     began = time.monotonic()
     try:
-        result = recovery.recover(session, request, listeners)
+        result = work(session, request, listeners)
         if not result.run:
             _tell_end(listeners, int(result.status), result.line)
     except GpufixError as error:

@@ -1,21 +1,25 @@
-"""Runs as their journals tell of them: which there are, whether they live, which may be pruned."""
+"""Runs as their journals tell of them: which there are, which live, which may be gone on with, undone or pruned."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpufix.core.run_history import History, read_history
-from gpufix.errors import GpufixError
+from gpufix.errors import ExitStatus, GpufixError
 from gpufix.text import did_you_mean
 from gpufix.world import runs as folders
-from gpufix.world.journal import process_began, state_folder
+from gpufix.world.journal import process_began
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run on disk. ``state``: running | finished | unfinished | unreadable."""
+    """One run on disk. ``state``:
+
+    running | unfinished (its process died) | stopped (it ended before its end, after it had changed something) |
+    finished | undone | unreadable.
+    """
 
     folder: Path
     history: History
@@ -29,44 +33,170 @@ class Run:
     def node(self) -> str:
         return str(self.history.start.get("node", ""))
 
+    @property
+    def number(self) -> int:
+        """Counts the runs of one state folder: clocks jump, so the time in a run's name does not order them."""
+        number = self.history.start.get("number")
+        return number if isinstance(number, int) else 0
 
-def list_runs(node: str = "") -> list[Run]:
-    """All runs, oldest first; those of ``node`` only, where one is given."""
-    found = [_read(folder, text) for folder, text in folders.journals()]
-    return [run for run in found if not node or run.node == node]
+    @property
+    def node_uid(self) -> str:
+        return str(self.history.start.get("node_uid") or "")
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in ("unfinished", "stopped")
+
+    @property
+    def of(self) -> str:
+        """Of an undo: the run that it undoes."""
+        return str(self.history.start.get("undoes") or "")
+
+
+def list_runs(state: Path, node: str = "") -> list[Run]:
+    """All runs below ``state``, oldest first; those of ``node`` only, where one is given."""
+    found = sorted((_read(*one) for one in folders.journals(state)), key=lambda run: (run.number, run.id))
+    undone = {run.of for run in found if run.history.kind == "undo" and _undoes_all(run)}
+    return [
+        replace(run, state="undone") if run.id in undone and run.state != "running" else run
+        for run in found
+        if not node or run.node == node
+    ]
+
+
+def _undoes_all(run: Run) -> bool:
+    return (
+        run.state == "finished"
+        and not run.history.start.get("only")
+        and (run.history.end or {}).get("exit_status") == 0
+    )
 
 
 def _read(folder: Path, text: str | None) -> Run:
     history = read_history(text or "")
     if text is None or not history.start:
         return Run(folder, history, "unreadable")
-    if history.ended:
-        return Run(folder, history, "finished")
-    return Run(folder, history, "running" if is_running(history) else "unfinished")
+    end = history.end
+    if end is None:
+        return Run(folder, history, "running" if is_running(history) else "unfinished")
+    stopped = end.get("exit_status") != 0 and not end.get("closed") and history.changed
+    return Run(folder, history, "stopped" if stopped else "finished")
 
 
 def is_running(history: History) -> bool:
     """Whether the process that wrote this journal still lives on this machine: same boot, same pid, same start."""
-    pid, began = history.start.get("pid"), history.start.get("pid_began")
+    pid, began = history.process.get("pid"), history.process.get("pid_began")
     return isinstance(pid, int) and isinstance(began, str) and bool(began) and process_began(pid) == began
 
 
-def find_run(named: str) -> Run:
+def next_number(state: Path) -> int:
+    return max((run.number for run in list_runs(state)), default=0) + 1
+
+
+def find_run(state: Path, named: str) -> Run:
     """By its id, or the last one of a node. Raises GpufixError (status 2) where there is none."""
-    runs = list_runs()
+    runs = list_runs(state)
     found = [run for run in runs if run.id == named] or [run for run in runs if run.node == named]
     if found:
         return found[-1]
     names = [name for run in runs for name in (run.id, run.node)]
-    hint = did_you_mean(named, names) if names else f"there are no runs in {state_folder() / 'runs'}"
+    hint = did_you_mean(named, names) if names else f"there are no runs in {state / 'runs'}"
     raise GpufixError(f"no run {named!r}", hint)
 
 
+def run_to_resume(state: Path, named: str | None) -> Run:
+    """The run that can be gone on with: by its id, the last of a node, or the only one that is open.
+
+    Raises GpufixError: status 2 where there is none or more than one, 8 for one that still runs.
+    """
+    if named is None:
+        open_runs = [run for run in list_runs(state) if run.is_open]
+        if len(open_runs) != 1:
+            told = ", ".join(run.id for run in open_runs) or "none is unfinished"
+            raise GpufixError("which run?", f"name a run or a node: {told}")
+        run = open_runs[0]
+    else:
+        run = find_run(state, named)
+    if run.state == "running":
+        raise still_running(run)
+    if not run.is_open:
+        why = {"undone": "was undone", "unreadable": "has a journal that cannot be read"}.get(run.state, "has ended")
+        raise GpufixError(f"the run {run.id} {why}: there is nothing to go on with", f"gpufix runs show {run.id}")
+    later = [other for other in list_runs(state, run.node) if _is_later(other, run)]
+    if later:
+        raise GpufixError(
+            f"the run {run.id} is not the last one of {run.node}: {later[-1].id} came after it",
+            f"gpufix recover {run.node} looks at the node anew",
+        )
+    return run
+
+
+def run_to_undo(state: Path, named: str | None) -> Run:
+    """The last run of a node that changed something and was not undone: by its id, by the node, or the only one.
+
+    Raises GpufixError: status 2 where there is none, 8 for one that still runs.
+    """
+    runs = [run for run in list_runs(state) if run.history.changed or run.id == named]
+    mine = [run for run in runs if run.history.kind == "recover" and run.state not in ("undone", "unreadable")]
+    if named is None:
+        last = {run.node: run for run in mine}
+        if len(last) != 1:
+            told = ", ".join(run.id for run in last.values()) or "no run changed anything"
+            raise GpufixError("which run?", f"name a run or a node: {told}")
+        run = next(iter(last.values()))
+    else:
+        found = [run for run in mine if run.id == named] or [run for run in mine if run.node == named]
+        if not found:
+            run = find_run(state, named)
+            raise GpufixError(f"there is nothing to undo of {named}", _nothing_to_undo(run))
+        run = found[-1]
+    if run.state == "running":
+        raise still_running(run)
+    if not run.history.changed:
+        raise GpufixError(f"the run {run.id} changed nothing: there is nothing to undo", f"gpufix runs show {run.id}")
+    later = [other for other in mine if other.node == run.node and _is_later(other, run)]
+    if later:
+        raise GpufixError(
+            f"{later[-1].id} changed {run.node} after the run {run.id}",
+            f"undo that one first: gpufix undo {later[-1].id}",
+        )
+    return run
+
+
+def _is_later(other: Run, run: Run) -> bool:
+    """``other`` changed the same node object after ``run`` did."""
+    if (other.number, other.id) <= (run.number, run.id) or other.node != run.node or other.of == run.id:
+        return False
+    return other.history.changed and other.node_uid == run.node_uid
+
+
+def _nothing_to_undo(run: Run) -> str:
+    if run.history.kind == "undo":
+        return f"it is an undo itself: gpufix recover {run.node} is the way back"
+    return f"gpufix runs list shows the runs; the last one here is {run.id} ({run.state})"
+
+
+def still_running(run: Run) -> GpufixError:
+    process = run.history.process
+    return GpufixError(
+        f"the run {run.id} is going on: {process.get('who') or 'somebody'} (process {process.get('pid')})",
+        "let it end, or stop it there with Ctrl-C",
+        ExitStatus.LOCKED,
+    )
+
+
+def open_run(state: Path, node: str, node_uid: str) -> Run | None:
+    """The last run of this very node object, when it changed something and was not brought to its end."""
+    runs = [run for run in list_runs(state, node) if run.node_uid == node_uid and run.history.changed]
+    return runs[-1] if runs and runs[-1].is_open else None
+
+
 def to_prune(runs: Sequence[Run], keep: int) -> list[Run]:
-    """The finished runs of each node but its last ``keep``. What is not finished is never pruned: it may be resumed."""
+    """The ended runs of each node but its last ``keep``. What may be gone on with is never pruned."""
     by_node: dict[str, list[Run]] = {}
     for run in runs:
-        if run.state == "finished":
+        over = run.state == "stopped" and any(_is_later(other, run) for other in runs)
+        if run.state in ("finished", "undone") or over:
             by_node.setdefault(run.node, []).append(run)
     return [run for finished in by_node.values() for run in finished[: max(0, len(finished) - keep)]]
 

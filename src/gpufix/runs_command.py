@@ -5,13 +5,29 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from gpufix.core.render.run_text import run_as_data, run_lines, run_row, table_lines
 from gpufix.errors import ExitStatus
 from gpufix.runs import Run, find_run, list_runs, prune, to_prune
 from gpufix.ui import style_for
+from gpufix.world.journal import state_folder
 
 KEEP = 10
+
+
+def add_state_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--state-dir",
+        metavar="DIR",
+        type=Path,
+        help="where the journals of runs are kept (default: gpufix below XDG_STATE_HOME)",
+    )
+
+
+def state_of(arguments: argparse.Namespace) -> Path:
+    given: Path | None = getattr(arguments, "state_dir", None)
+    return given.expanduser().resolve() if given is not None else state_folder()
 
 
 def add_options(parser: argparse.ArgumentParser, parser_class: type[argparse.ArgumentParser]) -> None:
@@ -24,6 +40,7 @@ def add_options(parser: argparse.ArgumentParser, parser_class: type[argparse.Arg
     pruning.add_argument("--keep", type=_count, default=KEEP, help=f"of each node (default: {KEEP})")
     pruning.add_argument("--dry-run", action="store_true", help="say what would go, and leave it")
     for command in (listing, show, pruning):
+        add_state_option(command)
         command.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
 
 
@@ -34,16 +51,16 @@ def _count(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> ExitStatus:
-    as_json, style = arguments.output == "json", style_for(sys.stdout)
+    as_json, style, state = arguments.output == "json", style_for(sys.stdout), state_of(arguments)
     if arguments.runs_command == "show":
-        one = find_run(arguments.run)
+        one = find_run(state, arguments.run)
         if as_json:
             print(json.dumps(_data(one), indent=2))
         else:
             print("\n".join(run_lines(one.id, str(one.folder), one.state, one.history, style)))
         return ExitStatus.OK
     if arguments.runs_command == "list":
-        runs = list_runs(arguments.of_node)
+        runs = list_runs(state, arguments.of_node)
         if as_json:
             print(json.dumps([_data(one) for one in runs], indent=2))
         elif runs:
@@ -51,7 +68,7 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
         else:
             print("no runs")
         return ExitStatus.OK
-    gone = to_prune(list_runs(), arguments.keep)
+    gone = to_prune(list_runs(state), arguments.keep)
     if not arguments.dry_run:
         prune(gone)
     if as_json:

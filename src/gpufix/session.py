@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpufix import resources
 from gpufix.core.diagnose import Signatures, diagnose, load_signatures
@@ -21,6 +22,7 @@ from gpufix.model import ROOT_CAUSES, Diagnosis, Facts, Snapshot
 from gpufix.text import did_you_mean, redact
 from gpufix.world.cluster import Cluster, ClusterAccess, api_error, read_cluster
 from gpufix.world.host import READ_NODE, default_inventory, inventory_hosts
+from gpufix.world.journal import state_folder
 from gpufix.world.playbooks import Access, PlaybookRunner
 from gpufix.world.prompts import Option
 from gpufix.world.snapshots import read_live
@@ -48,6 +50,27 @@ class Clock(Protocol):
     def monotonic(self) -> float: ...
 
     def sleep(self, seconds: float) -> None: ...
+
+
+class Hold(Protocol):
+    """One operator's hold on a node. ``words``: what it rests on, for the record."""
+
+    words: str
+
+    def name_run(self, run: str) -> None: ...
+
+    def fence(self, step: str) -> None:
+        """Right before a change. Raises GpufixError: status 8 when the node is another's, 7 when that is not known."""
+
+
+class NoHold:
+    words = "none"
+
+    def name_run(self, run: str) -> None:
+        pass
+
+    def fence(self, step: str) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +121,13 @@ class Session:
         ui: Ui,
         *,
         clock: Clock = time,
-        again: str = "",
+        state: Path | None = None,
+        words: Mapping[str, str] | None = None,
     ) -> None:
-        """``again``: the command by which a person goes on after a walk that ended early."""
-        self.again = again or f"gpufix recover {node}"
+        """``state``: the folder that holds the journals of runs. ``words``: by which command a person does what
+        ``gpufix VERB NODE`` does elsewhere."""
+        self.state = state if state is not None else state_folder()
+        self._words = words or {}
         self.node = node
         self.host = host
         self.access = access
@@ -111,6 +137,23 @@ class Session:
         self.runner = PlaybookRunner(access)
         self.signatures = read_signatures()
         self._cluster: Cluster | None = None
+
+    def words(self, verb: str) -> str:
+        """The command that a person is told to use."""
+        return self._words.get(verb, f"gpufix {verb} {self.node}")
+
+    def access_data(self) -> dict[str, Any]:
+        """How the node was reached, for going on with a run later: paths and names, and no secret."""
+        return {
+            "inventory": list(self.access.inventory),
+            "kubeconfig": self.cluster_access.kubeconfig or "",
+            "context": self.cluster_access.context or "",
+        }
+
+    @contextmanager
+    def hold(self) -> Iterator[Hold]:
+        """The node is held for this process while in the block. Raises GpufixError: status 8 while another has it."""
+        yield NoHold()
 
     def connect(self) -> None:
         """Load the kubeconfig. Raises GpufixError (status 2) when there is none or it cannot be used."""

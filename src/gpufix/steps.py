@@ -13,6 +13,7 @@ from gpufix.core.conditions import resolve
 from gpufix.core.fold import PlayResult
 from gpufix.core.invariants import Action
 from gpufix.core.runbook import RunbookStep
+from gpufix.core.undo import ABSENT
 from gpufix.core.workload import WORKLOAD_LABEL
 from gpufix.model import Facts
 from gpufix.session import Session, Variables
@@ -58,18 +59,21 @@ class StepRunner:
         return shlex.join([*command, "--check", "--diff"])
 
 
-def expected_of(preview: PlayResult, actions: frozenset[Action], facts: Facts) -> dict[str, str | int | bool]:
+def expected_of(preview: PlayResult, playbook: str, facts: Facts) -> dict[str, str | int | bool]:
     """What the dry run and the gate showed of the world: the playbook refuses when it is another one by then."""
     found: dict[str, str | int | bool] = {}
-    for key in ("fstab_sha256", "swaps_sha256"):
+    for key in ("fstab_sha256", "swaps_sha256", "state_sha256"):
         value = preview.returned(key)
         if isinstance(value, str) and value.isalnum():
             found[f"gpufix_expect_{key}"] = value
     node = facts.node.value
-    if Action.RELABEL in actions and node is not None:
+    if Action.RELABEL in actions_of(playbook) and node is not None:
+        absent = ABSENT if playbook == "restore-labels.yml" else ""
         shown = {
-            "gpufix_expect_workload_config": node.labels.get(WORKLOAD_LABEL, ""),
+            "gpufix_expect_workload_config": node.labels.get(WORKLOAD_LABEL, absent),
             "gpufix_node_uid": node.uid,
         }
-        found |= {name: value for name, value in shown.items() if re.fullmatch(r"[A-Za-z0-9._-]*", value)}
+        found |= {
+            name: value for name, value in shown.items() if value == ABSENT or re.fullmatch(r"[A-Za-z0-9._-]*", value)
+        }
     return found

@@ -6,7 +6,7 @@ apply -> observe until the post-condition holds -> journal the result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -18,7 +18,7 @@ from gpufix.core.plan_data import preview_as_data, tasks_as_data
 from gpufix.core.render.plan_text import change_lines
 from gpufix.core.render.terminal import violation_lines
 from gpufix.core.runbook import Runbook, RunbookStep
-from gpufix.core.undo import capture_undo
+from gpufix.core.undo import FROM_PREVIEW, capture_undo
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.gate import Approver, Gate
 from gpufix.model import Status
@@ -49,6 +49,8 @@ class Outcome(StrEnum):
     UNREACHABLE = "unreachable"
     LATE = "not reached in time"
     NO_CONSENT = "no consent"
+    LOCKED = "locked"
+    """Another operator has the node by now."""
     INTERRUPTED = "interrupted"
 
     @property
@@ -79,6 +81,8 @@ class Walker:
     interrupts: Interrupts
     latest: Reading
     approver: Approver
+    fence: Callable[[str], None] = lambda step: None
+    """Asked right before a step changes anything. Raises GpufixError (status 8 or 7) when the node is not ours."""
     results: list[StepResult] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
     """What the applied steps changed, as short lines."""
@@ -105,7 +109,7 @@ class Walker:
         except JournalError:
             raise
         except GpufixError as error:
-            outcome = Outcome.UNREACHABLE if error.exit_status is ExitStatus.UNREACHABLE else Outcome.FAILED
+            outcome = _OUTCOME_OF.get(error.exit_status, Outcome.FAILED)
             tail = "; it was begun, and what it has done is not known" if self._acted else "; nothing of it was done"
             result = StepResult(step.id, outcome, f"{error.message}{tail}", changed=self._acted)
         seconds = self.session.clock.monotonic() - began - self._asked
@@ -155,7 +159,7 @@ class Walker:
             return self._preview_failed(step, preview)
         if self.interrupts.stop:
             return _stopped(step)
-        expected = expected_of(preview, planned.actions, self.latest.facts)
+        expected = expected_of(preview, step.playbook, self.latest.facts)
         gate = Gate(self.session, planned, preview, self._world(), may_skip(self.runbook, planned, self._world()))
         shown = gate.show_preview()
         self.record.write("preview", step=step.id, **preview_as_data(preview))
@@ -189,7 +193,7 @@ class Walker:
             return StepResult(step.id, Outcome.UNREACHABLE, f"{lost}; nothing of it was done")
         undo = capture_undo(planned.actions, self.latest.facts)
         if undo is not None and Action.REMOVE_OBSTACLE in planned.actions:
-            undo |= {key: preview.returned(key) for key in ("units", "services", "devices", "fstab_sha256")}
+            undo |= {key: preview.returned(key) for key in FROM_PREVIEW}
         last = plan_step(step, self._world(), consent=consent, undo_captured=undo is not None, phase="act")
         if last.decision is Decision.NOOP:
             return self._noop(last)
@@ -200,6 +204,7 @@ class Walker:
             return StepResult(step.id, Outcome.BLOCKED, text)
         if self.interrupts.stop:
             return _stopped(step)
+        self.fence(step.id)
         self.record.write("intent", step=step.id, playbook=step.playbook, undo=undo, irreversible=step.irreversible)
         self._acted, self._began = True, self.session.clock.monotonic()
         done = self._runner.run(step, expected=expected)
@@ -319,6 +324,9 @@ class Walker:
             return None
         words = cause.evidence[0].excerpt.strip() if cause.evidence else ""
         return f"the kubelet dies again, now of {cause.id}: {cause.summary} {words}".strip()
+
+
+_OUTCOME_OF = {ExitStatus.UNREACHABLE: Outcome.UNREACHABLE, ExitStatus.LOCKED: Outcome.LOCKED}
 
 
 def _stopped(step: RunbookStep) -> StepResult:

@@ -29,6 +29,8 @@ class Action(StrEnum):
     REMOVE_OBSTACLE = "remove-obstacle"
     """Holds the kubelet's unit, turns swap off, edits fstab: after it a crash-looping kubelet can live."""
     START_KUBELET = "start-kubelet"
+    RESTORE_SWAP = "restore-swap"
+    """Puts swap back, now and at boot. Touches neither the kubelet nor the card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ _NEEDED: Mapping[Action, tuple[str, ...]] = {
     Action.STOP_VFIO_MANAGER: ("node", "containers"),
     Action.REMOVE_OBSTACLE: ("node", "unit", "containers", "swaps", "fstab_swap"),
     Action.START_KUBELET: ("node", "unit", "containers"),
+    Action.RESTORE_SWAP: ("node", "unit", "swaps", "fstab_swap"),
 }
 """Observations without which the action is blocked in any case. The rules ask for more where it depends."""
 
@@ -181,7 +184,7 @@ def _judge_card(proposal: Proposal, facts: Facts, phase: Phase) -> Iterator[Viol
     towards_container = proposal.target_workload == workload.CONTAINER
     if towards_container and actions & (_REVIVES | {Action.STOP_VFIO_MANAGER}):
         yield from _no_bind_ahead(facts)
-    if actions and not towards_container:
+    if actions - {Action.RESTORE_SWAP} and not towards_container:
         yield from _holders_agreed(proposal, facts, phase, f"{proposal.target_workload} takes the card from its users")
     if actions & _REVIVES:
         yield from _no_unbind_at_start(proposal, facts)

@@ -87,6 +87,13 @@ def _swap_active(facts: Facts) -> Observation[Scalar]:
     return Observation(bool(facts.swaps.value), facts.swaps.evidence)
 
 
+def _swap_devices(facts: Facts) -> Observation[Scalar]:
+    if not facts.swaps.known or facts.swaps.value is None:
+        return Observation.missing(facts.swaps.unknown)
+    paths = sorted(device.path for device in facts.swaps.value)
+    return Observation(", ".join(paths) or "none", facts.swaps.evidence)
+
+
 def _swap_returns(facts: Facts) -> Observation[Scalar]:
     sources = boot_sources(facts)
     if not sources.known or sources.value is None:
@@ -149,6 +156,7 @@ OBSERVATIONS: Mapping[str, Callable[[Facts], Observation[Scalar]]] = {
     "kubelet.last_start_refused_swap": _last_start_refused_swap,
     "kubelet.swap_allowed": _swap_allowed,
     "swap.active": _swap_active,
+    "swap.devices": _swap_devices,
     "swap.returns_at_boot": _swap_returns,
     "vfio_manager.running": _vfio_manager_running,
     "gpu.container_allocatable": _allocatable(lambda facts, name: container_resource(name)),

@@ -15,6 +15,7 @@ from typing import Any
 from gpufix.core.basis import Fact
 from gpufix.core.conditions import World, evaluate
 from gpufix.core.fold import PlayResult
+from gpufix.core.invariants import Action
 from gpufix.core.plan import Decision, Plan, PlannedStep, target_of
 from gpufix.core.verdict import Verdicts, verdicts_as_data
 from gpufix.core.workload import CONTAINER
@@ -144,7 +145,7 @@ def _step(number: int, planned: PlannedStep, draft: Draft) -> dict[str, Any]:
 
 
 def _kills(planned: PlannedStep, draft: Draft) -> bool:
-    return bool(planned.actions) and target_of(draft.plan.answers) != CONTAINER
+    return bool(planned.actions - {Action.RESTORE_SWAP}) and target_of(draft.plan.answers) != CONTAINER
 
 
 def _holders(holders: Sequence[GpuHolder]) -> list[dict[str, Any]]:

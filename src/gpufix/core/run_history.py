@@ -27,25 +27,59 @@ class History:
 
     def last(self, event: str, step: str = "") -> Line | None:
         """The last line of ``event`` (of ``step``, where one is given)."""
-        for line in reversed(self.lines):
-            if line["event"] == event and (not step or line.get("step") == step):
-                return line
-        return None
+        found = self.all(event, step)
+        return found[-1] if found else None
+
+    def all(self, event: str, step: str = "") -> list[Line]:
+        return [line for line in self.lines if line["event"] == event and (not step or line.get("step") == step)]
 
     @property
     def start(self) -> Line:
         """The first line, empty when the run died before it was written whole."""
-        found = self.last("run-start")
-        return found if found is not None else {}
+        return next((line for line in self.lines if line["event"] == "run-start"), {})
+
+    @property
+    def kind(self) -> str:
+        """recover | undo."""
+        return str(self.start.get("kind") or "recover")
+
+    @property
+    def process(self) -> Line:
+        """The line of the process that wrote last: it began the run, or went on with it."""
+        return next((line for line in reversed(self.lines) if line["event"] in _BEGINS), {})
+
+    @property
+    def end(self) -> Line | None:
+        """How it ended; None while nothing after its last beginning says so."""
+        for line in reversed(self.lines):
+            if line["event"] == "run-end":
+                return line
+            if line["event"] in _BEGINS:
+                return None
+        return None
 
     @property
     def ended(self) -> bool:
-        return self.last("run-end") is not None
+        return self.end is not None
+
+    @property
+    def changed(self) -> bool:
+        """A step began to act, whatever came of it."""
+        return any(line["event"] == "intent" for line in self.lines)
+
+    @property
+    def seq(self) -> int:
+        """The highest number of a line."""
+        return max((line["seq"] for line in self.lines if isinstance(line.get("seq"), int)), default=0)
+
+
+_BEGINS = ("run-start", "resume")
+_RESULTS = ("step-result", "settled")
 
 
 @dataclass(frozen=True, slots=True)
 class StepHistory:
-    """``outcome`` is that of the step's result, or ``unknown`` where it was begun and no result was written."""
+    """``outcome`` is that of the step's last result, or ``unknown`` where it was begun and none was written since."""
 
     step: str
     outcome: str
@@ -53,13 +87,16 @@ class StepHistory:
     by: str
     """Where its consent was given; empty where none was."""
     at: str
-    """When it began to act, RFC 3339; empty where it did not."""
+    """When it last began to act, RFC 3339; empty where it did not."""
     undo: Mapping[str, Any] | None
     irreversible: str
 
 
 def read_history(text: str) -> History:
-    """The journal in ``text``. Never raises: whatever cannot be read is counted."""
+    """The journal in ``text``. Never raises: whatever cannot be read is counted.
+
+    A line that was cut off, and that whoever went on with the run ended before his own first line, is no broken one.
+    """
     lines: list[Line] = []
     broken: list[int] = []
     raw = text.split("\n")
@@ -72,6 +109,8 @@ def read_history(text: str) -> History:
         except (ValueError, RecursionError):
             data = None
         if isinstance(data, dict) and isinstance(data.get("event"), str) and data.get("v") == VERSION:
+            if data["event"] == "resume" and broken and broken[-1] == number - 1:
+                broken.pop()
             lines.append(data)
         elif number < len(raw) or not torn:
             broken.append(number)
@@ -90,7 +129,7 @@ def steps_of(history: History) -> tuple[StepHistory, ...]:
 
 def _step(history: History, name: str) -> StepHistory:
     consent, intent = history.last("consent", name) or {}, history.last("intent", name) or {}
-    result = history.last("step-result", name)
+    result = _result(history, name)
     undo = intent.get("undo")
     return StepHistory(
         step=name,
@@ -103,6 +142,20 @@ def _step(history: History, name: str) -> StepHistory:
     )
 
 
+def _result(history: History, name: str) -> Line | None:
+    """The last word on a step since it last began to act. That it was nothing to do any more says less than "done"."""
+    told: Line | None = None
+    for line in history.lines:
+        if line.get("step") != name:
+            continue
+        if line["event"] == "intent":
+            told = None
+        elif line["event"] in _RESULTS:
+            done_before = told is not None and told.get("outcome") == "done" and line.get("outcome") == "no-op"
+            told = told if done_before else line
+    return told
+
+
 def _unsettled(intent: Line) -> str:
     return "it was begun, and no result was written: only a look at the node says what it did" if intent else ""
 
@@ -110,3 +163,9 @@ def _unsettled(intent: Line) -> str:
 def unsettled(steps: Sequence[StepHistory]) -> tuple[str, ...]:
     """The steps that were begun and of which the journal does not say how they ended."""
     return tuple(step.step for step in steps if step.outcome == "unknown")
+
+
+def stopped_at(history: History) -> StepHistory | None:
+    """The step at which the run stopped: the first that was come to and is neither done nor needless; None at none."""
+    over = ("done", "no-op", "left out", "skipped")
+    return next((step for step in steps_of(history) if step.outcome not in over), None)

@@ -1,19 +1,34 @@
-"""What must be on record before a step changes anything, so that it can be undone (rule O4). Pure."""
+"""What must be on record before a step changes anything, so that it can be undone (rule O4), and what comes of it when
+it is. Pure.
+
+fstab itself is kept on the node, as a backup beside it with the same owner and mode: it may hold passwords.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gpufix.core.invariants import Action
-from gpufix.core.workload import VFIO_MANAGER_LABEL, WORKLOAD_LABEL
+from gpufix.core.actions import actions_of
+from gpufix.core.invariants import Action, boot_sources
+from gpufix.core.run_history import History, Line
+from gpufix.core.runbook import ALWAYS, NEVER, Condition, Group, Leaf, Runbook, RunbookStep
+from gpufix.core.workload import CONTAINER, VFIO_MANAGER_LABEL, WORKLOAD_LABEL
 from gpufix.model import Facts
+
+ABSENT = "(absent)"
+"""How the playbooks are told that a label is to be taken off; no label can have this value."""
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9._-]{0,63}")
+"""apimachinery's validation of label values, without its rule on the ends: nothing in it can be a template."""
 
 
 def capture_undo(actions: frozenset[Action], facts: Facts) -> dict[str, Any] | None:
-    """The undo material of ``actions``; None when it cannot be captured, or when there is no way back.
-
-    fstab itself is kept on the node, as a backup beside it with the same owner and mode: it may hold passwords.
-    """
+    """The undo material of ``actions``; None when it cannot be captured, or when there is no way back."""
     undo: dict[str, Any] = {}
     if actions & {Action.START_KUBELET, Action.STOP_VFIO_MANAGER} or not actions:
         return None
@@ -23,7 +38,7 @@ def capture_undo(actions: frozenset[Action], facts: Facts) -> dict[str, Any] | N
         labels = facts.node.value.labels
         undo["node_uid"] = facts.node.value.uid
         undo["labels"] = {key: labels.get(key) for key in (WORKLOAD_LABEL, VFIO_MANAGER_LABEL)}
-    if Action.REMOVE_OBSTACLE in actions:
+    if actions & {Action.REMOVE_OBSTACLE, Action.RESTORE_SWAP}:
         if facts.swaps.value is None or facts.fstab_swap.value is None or facts.unit.value is None:
             return None
         undo["kubelet_unit"] = {
@@ -34,4 +49,187 @@ def capture_undo(actions: frozenset[Action], facts: Facts) -> dict[str, Any] | N
         undo["fstab_lines"] = [{"line": line.number, "text": line.text} for line in facts.fstab_swap.value]
         undo["unmask"] = [unit.name for unit in facts.swap_units.value or () if unit.returns_at_boot]
         undo["enable"] = list(facts.swap_services.value or ())
+        undo["returns_at_boot"] = bool(boot_sources(facts).value)
     return undo
+
+
+FROM_PREVIEW = ("units", "services", "devices", "fstab_sha256", "fstab_sha256_after", "backup")
+"""What the dry run of disable-swap.yml returns and undoing it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One step of a run, seen from its undoing. ``material`` is that of its first attempt, which began at the start.
+
+    ``left``: why nothing of it is undone (it cannot be, or not safely); empty where it can be.
+    """
+
+    step: str
+    playbook: str
+    material: Mapping[str, Any]
+    left: str = ""
+
+
+def parts_of(history: History, node_uid: str) -> tuple[Part, ...]:
+    """The steps of a run that acted, the newest first. ``node_uid``: of the node as it is now."""
+    names = dict.fromkeys(str(line.get("step")) for line in history.all("intent"))
+    return tuple(_part(history.all("intent", name), name, node_uid) for name in reversed(names))
+
+
+def _part(intents: Sequence[Line], name: str, node_uid: str) -> Part:
+    first = intents[0]
+    playbook, material = str(first.get("playbook", "")), first.get("undo")
+    actions = actions_of(playbook)
+    if not isinstance(material, Mapping):
+        return Part(name, playbook, {}, str(first.get("irreversible") or "its journal holds no way back"))
+    if actions == {Action.RELABEL}:
+        return Part(name, playbook, material, _why_not_labels(material, node_uid))
+    if actions == {Action.REMOVE_OBSTACLE}:
+        merged, why = _merge_swap([line.get("undo") for line in intents])
+        return Part(name, playbook, merged, why)
+    return Part(name, playbook, material, "gpufix knows no way back from this playbook")
+
+
+def _why_not_labels(material: Mapping[str, Any], node_uid: str) -> str:
+    if material.get("node_uid") != node_uid:
+        return "the node was deleted and made again since; its labels are not those that were changed"
+    labels = material.get("labels")
+    values = [labels.get(key) for key in (WORKLOAD_LABEL, VFIO_MANAGER_LABEL)] if isinstance(labels, Mapping) else [1]
+    if not all(value is None or (isinstance(value, str) and _LABEL_VALUE.fullmatch(value)) for value in values):
+        return "its journal does not hold the labels as they were"
+    return ""
+
+
+def _merge_swap(materials: Sequence[Any]) -> tuple[Mapping[str, Any], str]:
+    """The first attempt saw the start; the last knows what fstab was left as.
+
+    Each attempt must have begun with a fstab that the one before had found or had left, or somebody else was there.
+    """
+    kept = [material for material in materials if isinstance(material, Mapping)]
+    first = dict(kept[0])
+    if "fstab_sha256_after" not in first:
+        return first, "its journal is of an older gpufix and does not say what fstab was left as"
+    known = {first.get("fstab_sha256"), first.get("fstab_sha256_after")}
+    for later in kept[1:]:
+        if later.get("fstab_sha256") not in known:
+            return first, "somebody edited /etc/fstab between two attempts at it: put it back by hand"
+        known.add(later.get("fstab_sha256_after"))
+        first["fstab_sha256_after"] = later.get("fstab_sha256_after")
+        first["backup"] = first.get("backup") or later.get("backup")
+    return first, ""
+
+
+# --- the plan of an undo ---------------------------------------------------------------------------------------------
+
+
+def undo_id(step: str) -> str:
+    return f"undo-{step}"
+
+
+def undo_target(parts: Sequence[Part], effective: str) -> str:
+    """Whom the GPU is handed to by the undoing: what the label said; ``effective`` where it will say nothing."""
+    for part in parts:
+        if not part.left and actions_of(part.playbook) == {Action.RELABEL}:
+            value = part.material["labels"].get(WORKLOAD_LABEL)
+            return effective if value is None else str(value)
+    return CONTAINER
+
+
+def undo_book(run: str, node: str, parts: Sequence[Part]) -> Runbook:
+    """The steps that undo ``parts``, as a runbook: planned, shown, gated and verified like any other."""
+    steps = tuple(_undo_step(part) for part in parts if not part.left)
+    told = json.dumps([[step.id, dict(step.variables)] for step in steps], sort_keys=True)
+    return Runbook(
+        id="undo",
+        title=f"Undo what the run {run} changed on {node}",
+        summary="The newest step first, each back to what its journal says it was; what changed since is left alone.",
+        fits=NEVER,
+        questions=(),
+        steps=steps,
+        digest=hashlib.sha256(told.encode()).hexdigest(),
+    )
+
+
+def _undo_step(part: Part) -> RunbookStep:
+    if actions_of(part.playbook) == {Action.RELABEL}:
+        return _undo_labels(part)
+    return _undo_swap(part)
+
+
+def _undo_labels(part: Part) -> RunbookStep:
+    labels = part.material["labels"]
+    was, deploy = labels.get(WORKLOAD_LABEL), labels.get(VFIO_MANAGER_LABEL)
+    takes_card = was != CONTAINER
+    return RunbookStep(
+        id=undo_id(part.step),
+        title="Put the labels of the node back",
+        why=(
+            f"{WORKLOAD_LABEL} becomes {'absent' if was is None else was} again. A kubelet that lives, or comes alive, "
+            "runs what the label asks for."
+        ),
+        done_when=Leaf(
+            "observation", "node.workload_config", "is", "absent" if was is None else was, "as it was before the run"
+        ),
+        timeout=60,
+        playbook="restore-labels.yml",
+        variables={
+            "gpufix_workload_config": ABSENT if was is None else was,
+            "gpufix_vfio_manager": ABSENT if deploy is None else deploy,
+        },
+        skippable=True,
+        destructive=ALWAYS if takes_card else NEVER,
+        risk=(
+            "With this label the GPU Operator may take the card from its driver as soon as a kubelet lives here: "
+            "every process that uses it dies."
+            if takes_card
+            else "The GPU Operator changes which of its pods belong on this node."
+        ),
+        if_late="kubectl get node --show-labels shows what the labels are",
+    )
+
+
+def _undo_swap(part: Part) -> RunbookStep:
+    material = part.material
+    devices = sorted(str(one["device"]) for one in material.get("swapon", ()))
+    back = bool(material.get("returns_at_boot"))
+    conditions: list[Condition] = [
+        Leaf("observation", "swap.devices", "is", ", ".join(devices) or "none", "the devices that were on before"),
+        Leaf("observation", "swap.returns_at_boot", "is", back, "as it was before the run"),
+    ]
+    return RunbookStep(
+        id=undo_id(part.step),
+        title="Put swap back as it was, now and at boot",
+        why=(
+            "fstab gets the very bytes back that it had, unless it was edited since; units and services are put back, "
+            "and the devices are swap again. The kubelet is neither started nor stopped."
+        ),
+        done_when=Group("all", tuple(conditions)),
+        timeout=60,
+        playbook="restore-swap.yml",
+        variables={"gpufix_restore": _packed(material)},
+        skippable=True,
+        destructive=ALWAYS,
+        risk=(
+            "With swap on the kubelet refuses to start. One that runs goes on until its next start; after a restart or "
+            "a reboot this node is dead again. One that is stopped stays stopped."
+        ),
+        if_late="cat /proc/swaps and systemctl list-units --type=swap on the node show what is on",
+    )
+
+
+def _packed(material: Mapping[str, Any]) -> str:
+    """As restore-swap.yml takes it: paths are the node's own words, and base64 cannot be a template."""
+    fstab = None
+    if material.get("backup"):
+        fstab = {
+            "backup": material["backup"],
+            "sha256": material.get("fstab_sha256"),
+            "sha256_after": material.get("fstab_sha256_after"),
+        }
+    data = {
+        "fstab": fstab,
+        "devices": [{"path": one["device"], "priority": one["priority"]} for one in material.get("swapon", ())],
+        "units": list(material.get("units") or ()),
+        "services": list(material.get("services") or ()),
+    }
+    return base64.b64encode(json.dumps(data, sort_keys=True).encode()).decode()

@@ -26,6 +26,8 @@ PATIENCE_SECONDS = 5.0
 
 EventName = Literal[
     "run-start",
+    "resume",
+    "settled",
     "diagnosis",
     "plan",
     "step-start",

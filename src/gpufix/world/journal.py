@@ -6,6 +6,7 @@ of a step, with its undo material, is on disk before the step changes anything; 
 
 from __future__ import annotations
 
+import fcntl
 import getpass
 import json
 import os
@@ -58,31 +59,66 @@ class JournalError(GpufixError):
 
 
 class Journal:
-    """A run's journal, open for appending. Creating it fails the run before anything was changed."""
+    """A run's journal, open for appending, by one process at a time: it is locked for as long as it is open."""
 
-    def __init__(self, folder: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, folder: Path, handle: int, seq: int, now: Callable[[], datetime]) -> None:
         self.folder = folder
+        self._file = handle
+        self._seq = seq
         self._now = now
-        self._seq = 0
+
+    @classmethod
+    def create(cls, folder: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Journal:
+        """A new one. Raises JournalError before anything was changed."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=False)
-            self._file = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+            handle = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _sync_folder(folder)
             _sync_folder(folder.parent)
         except OSError as error:
-            hint = "free space or set XDG_STATE_HOME to a folder that can be written; nothing was changed"
+            hint = "free space, or give --state-dir a folder that can be written; nothing was changed"
             raise JournalError(str(error.filename or folder), error, hint) from None
+        return cls(folder, handle, 0, now)
 
     @classmethod
-    def start(cls, node: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Journal:
+    def start(cls, state: Path, node: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Journal:
+        """The journal of a new run on ``node``, in a folder of its own below ``state``."""
         began = now().strftime("%Y%m%dT%H%M%SZ")
-        runs = state_folder() / "runs"
+        runs = state / "runs"
         name = f"{began}-{re.sub(r'[^a-z0-9.-]', '_', node)}-{os.getpid()}"
         free = (runs / f"{name}{more}" for more in ("", *(f"-{number}" for number in range(2, 1000))))
-        return cls(next((folder for folder in free if not folder.exists()), runs / name), now)
+        return cls.create(next((folder for folder in free if not folder.exists()), runs / name), now)
+
+    @classmethod
+    def reopen(cls, folder: Path, seq: int, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Journal:
+        """The journal of a run that is gone on with, after its line ``seq``. A line that was cut off is ended first.
+
+        Raises GpufixError: status 8 while another process has it open, JournalError where it cannot be written.
+        """
+        path = folder / JOURNAL
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_APPEND)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                size = os.fstat(handle).st_size
+                if size and os.pread(handle, 1, size - 1) != b"\n":
+                    os.write(handle, b"\n")
+            except BaseException:
+                os.close(handle)
+                raise
+        except BlockingIOError:
+            raise GpufixError(
+                f"the run {folder.name} is being written by another process",
+                "let that one end; nothing was changed",
+                ExitStatus.LOCKED,
+            ) from None
+        except OSError as error:
+            raise JournalError(str(path), error, "free space, or look at its rights; nothing was changed") from None
+        return cls(folder, handle, seq, now)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one line and wait until it is on disk. Raises GpufixError (status 5) when it cannot be."""
+        """Append one line and wait until it is on disk. Raises JournalError when it cannot be."""
         self._seq += 1
         record = {"v": VERSION, "seq": self._seq, "at": stamp(self._now()), "event": event}
         line = json.dumps({**record, **redact_all(fields)}, sort_keys=False, ensure_ascii=True) + "\n"

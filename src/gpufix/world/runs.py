@@ -9,16 +9,16 @@ import time
 from pathlib import Path
 
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.world.journal import JOURNAL, process_began, state_folder
+from gpufix.world.journal import JOURNAL, process_began
 from gpufix.world.playbooks import PRIVATE
 
 STALE_SECONDS = 60.0
 """A private folder that names no process and is younger may be one that is being made right now."""
 
 
-def journals() -> list[tuple[Path, str | None]]:
-    """The folder of each run, oldest first, and the text of its journal; None where that cannot be read."""
-    folder = state_folder() / "runs"
+def journals(state: Path) -> list[tuple[Path, str | None]]:
+    """The folder of each run below ``state``, by name, and the text of its journal; None where that cannot be read."""
+    folder = state / "runs"
     if not folder.is_dir():
         return []
     return [(path, _text(path / JOURNAL)) for path in sorted(folder.iterdir()) if path.is_dir()]

@@ -9,7 +9,14 @@ from gpufix.core.render.terminal import Style
 from gpufix.core.run_history import History, steps_of, unsettled
 from gpufix.text import redact_all, safe
 
-_COLOUR = {"finished": "green", "running": "cyan", "unfinished": "yellow", "unreadable": "red"}
+_COLOUR = {
+    "finished": "green",
+    "running": "cyan",
+    "unfinished": "yellow",
+    "stopped": "yellow",
+    "undone": "green",
+    "unreadable": "red",
+}
 VERSION = 1
 
 
@@ -97,3 +104,17 @@ def run_as_data(id: str, folder: str, state: str, history: History) -> dict[str,
         }
     )
     return data
+
+
+def stopped_lines(id: str, history: History, settled: Sequence[tuple[str, str, str]], style: Style) -> list[str]:
+    """Where a run stands that is to be gone on with. ``settled``: step, outcome and text of what a look has shown."""
+    start, end = history.start, history.end
+    who, at = safe(str(start.get("who") or "somebody")), safe(str(start.get("at", ""))[:19])
+    ended = f"it stopped with status {safe(str(end.get('exit_status')))}" if end else "its process died"
+    head = style.paint("Unfinished:", "yellow", "bold")
+    lines = style.wrap(f"{head} the run {safe(id)} of {who}, begun {at}; {ended}.", 0, 2)
+    found = {step: (outcome, text) for step, outcome, text in settled}
+    for step in steps_of(history):
+        outcome, text = found.get(step.step, (step.outcome, step.text))
+        lines += style.wrap(f"{safe(step.step):<18} {style.paint(safe(outcome), 'bold')}: {safe(text)}", 2, 4)
+    return lines

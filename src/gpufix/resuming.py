@@ -1,0 +1,285 @@
+"""resume: a run that stopped, or whose process died, is gone on with. Sequencing only.
+
+The world is looked at first, and the journal is never believed over it: what was begun and has no result is settled by
+looking, and each step is decided, shown and agreed to anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpufix import planning
+from gpufix.consents import Request
+from gpufix.core.actions import actions_of
+from gpufix.core.announce import announcements
+from gpufix.core.conditions import Verdict, World, evaluate, findings_of
+from gpufix.core.invariants import Action
+from gpufix.core.plan import Decision, Plan
+from gpufix.core.plan_data import Given
+from gpufix.core.render.run_text import stopped_lines
+from gpufix.core.render.terminal import diagnosis_lines
+from gpufix.core.run_history import steps_of as steps_on_record
+from gpufix.core.run_history import stopped_at, unsettled
+from gpufix.core.runbook import NEVER, Runbook, RunbookStep
+from gpufix.core.undo import parts_of
+from gpufix.core.verdict import judge
+from gpufix.errors import ExitStatus, GpufixError
+from gpufix.model import Status
+from gpufix.record import Listener
+from gpufix.running import Course, Result, Settled, close_run, look, present, require_same_node, simply, walk_course
+from gpufix.runs import Run, find_run
+from gpufix.session import Hold, Reading, Session
+from gpufix.text import duration_s, safe
+from gpufix.undoing import undo_run
+from gpufix.world.prompts import Interrupted, Option
+
+POLL_SECONDS = 2.0
+BUSY_SECONDS = 1800.0
+"""How long a step that still runs on the host is waited for: as long as disable-swap.yml waits for swapoff."""
+
+
+def resume(session: Session, request: Request, run: Run, listeners: Sequence[Listener] = ()) -> Result:
+    """Go on with ``run``. Raises GpufixError for what stops it before the first change."""
+    reading = look(session)
+    require_same_node(run, reading, session)
+    verdicts = judge(reading.facts, reading.diagnosis)
+    session.ui.say(diagnosis_lines(reading.diagnosis, verdicts, None, session.ui.style))
+    result = take_up(session, request, run, reading, listeners)
+    assert result is not None  # only a recovery may start anew
+    return result
+
+
+def take_up(
+    session: Session,
+    request: Request,
+    run: Run,
+    reading: Reading,
+    listeners: Sequence[Listener],
+    anew: bool = False,
+) -> Result | None:
+    """Say where ``run`` stands, ask what is to become of it (unattended: it goes on), and do that.
+
+    None: it is closed and a new run is wanted, which only ``anew`` offers.
+    """
+    try:
+        with session.hold() as hold:
+            if run.history.kind == "undo":
+                return _take_up_undo(session, request, run, reading, hold, listeners)
+            return _TakenUp(session, request, run, hold, tuple(listeners), anew).go(reading)
+    except Interrupted:
+        return simply(session, reading, ExitStatus.INTERRUPTED, "Interrupted. Nothing was changed.")
+
+
+def _take_up_undo(
+    session: Session, request: Request, run: Run, reading: Reading, hold: Hold, listeners: Sequence[Listener]
+) -> Result:
+    of = find_run(session.state, run.of)
+    style = session.ui.style
+    session.ui.say(["", *style.wrap(f"The run {safe(run.id)} was undoing {safe(of.id)} and stopped half-way.")])
+    if not request.attended:
+        raise GpufixError(
+            f"the last run of {session.node}, {run.id}, is an undo that stopped half-way",
+            f"finish it at a terminal: gpufix resume {run.id}",
+            ExitStatus.BLOCKED,
+        )
+    only = str(run.history.start.get("only") or "")
+    return undo_run(session, request, of, only, reading, hold, listeners, goes_on=run)
+
+
+@dataclass(frozen=True, slots=True)
+class _TakenUp:
+    session: Session
+    request: Request
+    run: Run
+    hold: Hold
+    listeners: tuple[Listener, ...]
+    anew: bool
+
+    def go(self, reading: Reading) -> Result | None:
+        session, style = self.session, self.session.ui.style
+        book, problem = self._book()
+        given = self._given()
+        values = {name: one.value for name, one in given.items()}
+        reading = self._wait_for_host(reading)
+        findings = {
+            **findings_of(reading.diagnosis),
+            str(self.run.history.start.get("root_cause")): str(Status.CONFIRMED),
+        }
+        reading, settled = self._settle(reading, book, values, findings)
+        found = [(one.step, one.outcome, one.text) for one in settled]
+        session.ui.say(["", *stopped_lines(self.run.id, self.run.history, found, style)])
+        plan = planning.decide(book, session.node, reading, values)
+        problem = problem or _why_not_on(book, plan, reading, self._stands_at(settled))
+        course = Course(book, plan, given, findings, reading.diagnosis.down_since, goes_on=self.run, settled=settled)
+        while True:
+            choice = self._choose(reading, course, problem)
+            if choice == "done":
+                course = self._mark_done(course, reading)
+                continue
+            return self._carry_out(choice, course, reading)
+
+    def _carry_out(self, choice: str, course: Course, reading: Reading) -> Result | None:
+        session, request = self.session, self.request
+        if choice == "quit":
+            return simply(session, reading, ExitStatus.DECLINED, "Left as it is. Nothing was changed.")
+        if choice == "undo":
+            return undo_run(session, request, self.run, "", reading, self.hold, self.listeners)
+        if choice in ("close", "new"):
+            closed = close_run(session, request, course, self.hold, self.listeners, reading)
+            return None if choice == "new" else closed
+        told = announcements(reading.facts, course.plan.answers)
+        session.ui.say(["", *(line for text in told for line in session.ui.style.wrap(safe(text)))] if told else [])
+        present(session, request, course.plan, course.given, reading, self.listeners)
+        return walk_course(session, request, course, self.hold, self.listeners, reading)
+
+    # --- what is known of it ---
+
+    def _book(self) -> tuple[Runbook, str]:
+        """The run's runbook, and why it cannot be gone on with by it."""
+        start = self.run.history.start
+        found = next((book for book in self.request.books if book.id == start.get("runbook")), None)
+        if found is None:
+            named = safe(str(start.get("runbook")))
+            return Runbook(named, "", "", NEVER, (), ()), f"its runbook {named} is not here (--runbooks)"
+        changed = found.digest != start.get("runbook_digest")
+        return found, f"its runbook {found.id} was changed since it began" if changed else ""
+
+    def _given(self) -> dict[str, Given]:
+        """The answers of the run. Raises GpufixError (status 4) where this command was given others."""
+        recorded = self.run.history.start.get("answers")
+        given = {}
+        for name, one in recorded.items() if isinstance(recorded, Mapping) else ():
+            value = str(one.get("value")) if isinstance(one, Mapping) else str(one)
+            given[str(name)] = Given(value, f"the run {self.run.id}")
+        for name, other in self.request.given.items():
+            if name in given and given[name].value != other.value:
+                raise GpufixError(
+                    f"{other.origin}: {name} is {other.value}, but the run {self.run.id} is unfinished and was begun "
+                    f"with {given[name].value}",
+                    f"go on with it ({self.session.words('resume')}) or undo it ({self.session.words('undo')}) first",
+                    ExitStatus.BLOCKED,
+                )
+        return given
+
+    def _stands_at(self, settled: Sequence[Settled]) -> str:
+        """The step at which it stopped and that was not found done since; empty where there is none."""
+        at = stopped_at(self.run.history)
+        done = {one.step for one in settled if one.outcome == "done"}
+        return at.step if at is not None and at.step not in done else ""
+
+    # --- looking ---
+
+    def _wait_for_host(self, reading: Reading) -> Reading:
+        """A step that a killed run began may go on by itself on the host: it is waited for, never run beside."""
+        session, began = self.session, self.session.clock.monotonic()
+        while reading.facts.busy.value:
+            if session.clock.monotonic() - began > BUSY_SECONDS:
+                raise GpufixError(
+                    f"{reading.facts.busy.value} still runs on {session.host}",
+                    "look at it there; nothing was changed",
+                    ExitStatus.BLOCKED,
+                )
+            seconds = duration_s(session.clock.monotonic() - began)
+            session.ui.progress(f"waiting for what still runs on {session.host}: {reading.facts.busy.value}, {seconds}")
+            session.clock.sleep(POLL_SECONDS)
+            reading = session.read()
+        session.ui.progress("")
+        return reading
+
+    def _settle(
+        self, reading: Reading, book: Runbook, answers: Mapping[str, str], findings: Mapping[str, str]
+    ) -> tuple[Reading, tuple[Settled, ...]]:
+        """What a look says of the steps that were begun and have no result. A started kubelet gets its time."""
+        settled = []
+        for name in unsettled(steps_on_record(self.run.history)):
+            step = next((step for step in book.steps if step.id == name), None)
+            if step is None:
+                settled.append(Settled(name, "unknown", "its runbook does not say how it would show"))
+                continue
+
+            def judged(seen: Reading, step: RunbookStep = step) -> Verdict:
+                return evaluate(step.done_when, World(seen.facts, answers, findings))
+
+            if Action.START_KUBELET in actions_of(step.playbook):
+                reading = self._give_time(reading, step, judged)
+            settled.append(_settled(name, judged(reading)))
+        return reading, tuple(settled)
+
+    def _give_time(self, reading: Reading, step: RunbookStep, judged: Callable[[Reading], Verdict]) -> Reading:
+        session, began = self.session, self.session.clock.monotonic()
+        while not judged(reading).holds and _is_up(reading) and session.clock.monotonic() - began < step.timeout:
+            session.ui.progress(f"{step.id} was begun; waiting to see what comes of it")
+            session.clock.sleep(POLL_SECONDS)
+            reading = session.read()
+        session.ui.progress("")
+        return reading
+
+    # --- asking ---
+
+    def _choose(self, reading: Reading, course: Course, problem: str) -> str:
+        if not self.request.attended:
+            if problem:
+                raise GpufixError(
+                    f"the run {self.run.id} is unfinished and cannot be gone on with: {problem}",
+                    f"at a terminal it can be undone or closed: {self.session.words('resume')}",
+                    ExitStatus.BLOCKED,
+                )
+            return "on"
+        ui, at = self.session.ui, self._stands_at(course.settled)
+        if problem:
+            ui.say(ui.style.wrap(f"It cannot be gone on with: {safe(problem)}.", 2, 4))
+        options = [] if problem else [Option("on", f"go on: {at}, and the rest" if at else "go on with the rest")]
+        if at and not problem:
+            options.append(Option("done", f"mark {at} done by hand (only if it shows)"))
+        if any(not part.left for part in parts_of(self.run.history, self.run.node_uid)):
+            options.append(Option("undo", "undo what it changed, the newest step first"))
+        options.append(Option("close", "close it: what it did stays as it is"))
+        if self.anew:
+            options.append(Option("new", "close it and begin a new one"))
+        options.append(Option("quit", "quit, and decide later"))
+        return ui.ask_choice(f"The run {self.run.id}:", options, options[0].value)
+
+    def _mark_done(self, course: Course, reading: Reading) -> Course:
+        """Done by hand: believed only where it shows."""
+        at, ui = self._stands_at(course.settled), self.session.ui
+        step = next(step for step in course.book.steps if step.id == at)
+        fresh = self.session.read()
+        verdict = evaluate(step.done_when, World(fresh.facts, course.plan.answers, course.findings))
+        if not verdict.holds:
+            told = "; ".join(leaf.text for leaf in verdict.open_parts())
+            ui.say(ui.style.wrap(f"{at} is not done: {safe(told)}. Nothing was marked.", 2, 4))
+            return course
+        marked = replace(_settled(at, verdict), text=f"marked done by hand by {self.request.who}; {_held(verdict)}")
+        ui.say(ui.style.wrap(f"{at}: {safe(marked.text)}", 2, 4))
+        others = tuple(one for one in course.settled if one.step != at)
+        return replace(course, settled=(*others, marked))
+
+
+def _settled(step: str, verdict: Verdict) -> Settled:
+    if verdict.holds:
+        return Settled(step, "done", f"found done: {_held(verdict)}")
+    told = "; ".join(leaf.text for leaf in verdict.open_parts())
+    return Settled(step, "unknown" if verdict.holds is None else "not done", f"found not done: {told}")
+
+
+def _held(verdict: Verdict) -> str:
+    return "; ".join(leaf.text for leaf in verdict.leaves() if leaf.holds and leaf.kind == "observation")
+
+
+def _is_up(reading: Reading) -> bool:
+    unit = reading.facts.unit.value
+    return unit is not None and (unit.running or unit.active_state == "activating")
+
+
+def _why_not_on(book: Runbook, plan: Plan, reading: Reading, at: str) -> str:
+    """A run goes on where its runbook still fits, where nothing is left but to look, or from a kubelet's start."""
+    if evaluate(book.fits, World(reading.facts, {}, findings_of(reading.diagnosis))).holds:
+        return ""
+    if all(planned.decision not in (Decision.RUN, Decision.BLOCKED) for planned in plan.steps):
+        return ""
+    step = next((step for step in book.steps if step.id == at), None)
+    if step is not None and (not step.playbook or Action.START_KUBELET in actions_of(step.playbook)):
+        return ""
+    cause = reading.diagnosis.root_cause
+    return f"what ails the node now is {cause.id}, and {book.id} is not for that"

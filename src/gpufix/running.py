@@ -1,0 +1,421 @@
+"""One walk through a runbook's steps on one node: its journal, its gates, how it ended. Sequencing only.
+
+Shared by a recovery, by going on with one, and by undoing one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from gpufix import planning
+from gpufix.consents import AnswersApprover, Remembering, Request, consent_gaps, require_consents
+from gpufix.core.answers import StepConsent
+from gpufix.core.plan import Decision, Plan, target_of
+from gpufix.core.plan_data import Given
+from gpufix.core.render.plan_text import plan_data_lines
+from gpufix.core.render.terminal import plan_lines, stops_lines, verdict_lines
+from gpufix.core.runbook import Runbook
+from gpufix.core.verdict import Health, Verdicts, VmHealth, judge
+from gpufix.core.workload import raw_workload
+from gpufix.errors import ExitStatus, GpufixError
+from gpufix.gate import Approver, PromptApprover
+from gpufix.model import Diagnosis
+from gpufix.record import Listener, Record
+from gpufix.runs import Run, next_number
+from gpufix.session import Hold, Reading, Session, require_both
+from gpufix.text import duration_s, safe
+from gpufix.walk import Outcome, StepResult, Walker
+from gpufix.world.events import EventName
+from gpufix.world.interrupts import Interrupts
+from gpufix.world.journal import Journal, process_began
+from gpufix.world.snapshots import write_snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How it ended. ``lines``: the answer, for people. ``made``: the plan's data, where one was made."""
+
+    node: str
+    status: ExitStatus
+    line: str
+    lines: tuple[str, ...] = ()
+    runbook: str = ""
+    answers: Mapping[str, Given] = field(default_factory=dict)
+    steps: tuple[StepResult, ...] = ()
+    consents: Mapping[str, bool | str | StepConsent] = field(default_factory=dict)
+    """What was agreed to at the gates, as an answers file has it."""
+    failed_since: datetime | None = None
+    """When the failure began that this is about."""
+    verdicts: Verdicts | None = None
+    diagnosis: Diagnosis | None = None
+    made: Mapping[str, Any] | None = None
+    changes: tuple[str, ...] = ()
+    """What was changed, as short lines."""
+    run: str = ""
+    """The folder of the run's journal."""
+
+    @property
+    def changed(self) -> bool:
+        return any(step.changed for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a look says of a step that was begun and whose end is not on record, or that a person marked done.
+
+    ``outcome``: done | not done | unknown.
+    """
+
+    step: str
+    outcome: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What is to be walked, and as which run.
+
+    ``goes_on``: the run whose journal is written on; None for a new one. ``undoes``: the run that is undone, and
+    ``only`` the one step of it.
+    """
+
+    book: Runbook
+    plan: Plan
+    given: Mapping[str, Given]
+    findings: Mapping[str, str]
+    failed_since: datetime | None = None
+    goes_on: Run | None = None
+    undoes: str = ""
+    only: str = ""
+    settled: tuple[Settled, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return "undo" if self.undoes else "recover"
+
+
+def tell(listeners: Sequence[Listener], event: EventName, **fields: Any) -> None:
+    for listener in listeners:
+        listener.event(event, fields)
+
+
+def decisions(plan: Plan) -> list[dict[str, str]]:
+    return [
+        {"step": planned.step.id, "decision": str(planned.decision), "reason": planned.reason} for planned in plan.steps
+    ]
+
+
+def look(session: Session) -> Reading:
+    """A first look at both sides. Raises GpufixError (status 7) where one of them cannot be read."""
+    session.connect()
+    session.ui.progress(f"reading {session.node}: the cluster and the host")
+    reading = session.read()
+    require_both(reading)
+    session.ui.progress("")
+    return reading
+
+
+def present(
+    session: Session,
+    request: Request,
+    plan: Plan,
+    given: Mapping[str, Given],
+    reading: Reading,
+    listeners: Sequence[Listener],
+) -> None:
+    """Show the plan before its first gate. Without a person at the gates, see first that they will all open.
+
+    Raises GpufixError: status 4, 3 or 2 (``require_consents``).
+    """  # fmt: skip
+    ui = session.ui
+    ui.say(["", *plan_lines(plan, {name: one.origin for name, one in given.items()}, ui.style)])
+    ui.say(stops_lines(plan, ui.style) if request.attended else [])
+    tell(listeners, "plan", node=session.node, answers=dict(plan.answers), steps=decisions(plan))
+    if not request.attended:
+        require_consents(request, plan, reading)
+
+
+def simply(session: Session, reading: Reading, status: ExitStatus, line: str) -> Result:
+    style = session.ui.style
+    return Result(
+        session.node, status, line, ("", *style.wrap(safe(line))), diagnosis=reading.diagnosis,
+        verdicts=judge(reading.facts, reading.diagnosis),
+    )  # fmt: skip
+
+
+def checked(
+    session: Session, request: Request, plan: Plan, reading: Reading, verdicts: Verdicts, given: Mapping[str, Given]
+) -> Result:
+    """The plan with its dry runs, and the status it deserves. With an answers file, the gates that would not open."""
+    gaps = consent_gaps(request, plan, reading)
+    shut = [*gaps.declined, *gaps.missing]
+    made = planning.make_plan(session, plan, reading, verdicts, given, shut if request.answers is not None else None)
+    blocked = [step["id"] for step in made["steps"] if step["decision"] == Decision.BLOCKED]
+    if made["errored"]:
+        status, line = ExitStatus.STEP_FAILED, "The plan has a dry run that failed."
+    elif blocked:
+        status, line = ExitStatus.BLOCKED, f"The plan cannot be applied: {', '.join(blocked)} blocked."
+    elif not made["complete"]:
+        status, line = ExitStatus.OK, "A plan, not complete: " + "; ".join(made["because"]) + "."
+    else:
+        status, line = ExitStatus.OK, "The plan can be applied."
+    if shut and status is ExitStatus.OK:
+        line = f"Without a person it stops before its first change: {'; '.join(shut)}."
+        status = gaps.status if request.check else status  # --check ends as the run itself would
+    return Result(
+        session.node, status, f"{line} Nothing was changed.", tuple(plan_data_lines(made, session.ui.style)),
+        runbook=plan.runbook.id, answers=given, verdicts=verdicts, diagnosis=reading.diagnosis, made=made,
+    )  # fmt: skip
+
+
+def require_same_node(run: Run, reading: Reading, session: Session) -> None:
+    """Raises GpufixError (status 4) where the node is another one than that of ``run``, by the same name."""
+    node = reading.facts.node.value
+    if node is not None and node.uid != run.node_uid:
+        raise GpufixError(
+            f"the run {run.id} was on another node of this name: its uid was {run.node_uid}, here it is {node.uid}",
+            "point --kubeconfig and --context at the cluster of the run; a node that was made anew is recovered anew",
+            ExitStatus.BLOCKED,
+        )
+
+
+def close_run(
+    session: Session, request: Request, course: Course, hold: Hold, listeners: Sequence[Listener], reading: Reading
+) -> Result:
+    """End the run that ``course`` would go on with; nothing of the world is changed."""
+    walk = _Walk(session, request, course, hold, Interrupts(), tuple(listeners))
+    journal = walk.journal()
+    record = Record(journal, *listeners)
+    try:
+        walk.record_start(journal, record, reading)
+        line = f"The run {journal.folder.name} is closed: what it did stays as it is. Nothing was changed."
+        record.write("run-end", exit_status=int(ExitStatus.DECLINED), line=line, verdicts={}, changes=[], closed=True)
+    finally:
+        journal.close()
+    return Result(
+        session.node, ExitStatus.DECLINED, line, ("", *session.ui.style.wrap(safe(line))), runbook=course.book.id,
+        verdicts=judge(reading.facts, reading.diagnosis), diagnosis=reading.diagnosis, run=str(journal.folder),
+    )  # fmt: skip
+
+
+def walk_course(
+    session: Session, request: Request, course: Course, hold: Hold, listeners: Sequence[Listener], reading: Reading
+) -> Result:
+    """Walk it to its end or to where it stops. The node is held by ``hold`` already.
+
+    Raises GpufixError for what breaks it off: a journal that cannot be written any more, above all.
+    """
+    notice = "Stopping after this step, as asked. Once more kills it, and its state will not be known."
+    # from here on Ctrl-C stops after the step; before it, it just ends
+    with Interrupts(lambda: session.ui.say(["", notice])) as interrupts:
+        session.runner.kill = lambda: interrupts.kill
+        return _Walk(session, request, course, hold, interrupts, tuple(listeners)).walk(reading)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    session: Session
+    request: Request
+    course: Course
+    hold: Hold
+    interrupts: Interrupts
+    listeners: tuple[Listener, ...]
+
+    def walk(self, reading: Reading) -> Result:
+        session, course = self.session, self.course
+        journal = self.journal()
+        record = Record(journal, *self.listeners)
+        values = {name: one.value for name, one in course.given.items()}
+        if self.request.attended:
+            asker: Approver = PromptApprover(
+                self.request.who, lambda step: record.tell("waiting", step=step, on="gate")
+            )
+        else:
+            asker = AnswersApprover(self.request, session.ui.say)
+        approver = Remembering(asker, values)
+        try:
+            self.record_start(journal, record, reading)
+            walker = Walker(
+                session, course.book, values, course.findings, record, self.interrupts, reading, approver,
+                self.hold.fence,
+            )  # fmt: skip
+            last = self._steps(walker)
+            with suppress(GpufixError):  # then the last reading is what there is, and it says what was unread
+                walker.refresh()
+            result = self._judge(walker, last, approver, str(journal.folder))
+            record.write(
+                "run-end", exit_status=int(result.status), line=result.line,
+                verdicts=_verdict_words(result.verdicts), changes=walker.changes,
+            )  # fmt: skip
+            _keep_snapshot(journal, "after", walker.latest)
+            return result
+        except BaseException:
+            told = f"The run broke off. What it had done by then is in {journal.folder / 'run.jsonl'}; "
+            session.ui.say(["", f"{told}{session.words('resume')} looks at the node and goes on."])
+            raise
+        finally:
+            journal.close()
+
+    def journal(self) -> Journal:
+        run = self.course.goes_on
+        if run is None:
+            return Journal.start(self.session.state, self.session.node)
+        return Journal.reopen(run.folder, run.history.seq)
+
+    def _steps(self, walker: Walker) -> StepResult:
+        steps = self.course.book.steps
+        for step in steps:
+            result = walker.walk(step)
+            if not result.outcome.goes_on:
+                break
+            if self.interrupts.stop and step is not steps[-1]:
+                return StepResult(step.id, Outcome.INTERRUPTED, f"stopped after {step.id}, as asked")
+        return result
+
+    def record_start(self, journal: Journal, record: Record, reading: Reading) -> None:
+        session, course, book = self.session, self.course, self.course.book
+        node, boot = reading.facts.node.value, reading.facts.boot_id.value
+        self.hold.name_run(journal.folder.name)
+        beginning = {
+            "run": journal.folder.name,
+            "node": session.node,
+            "node_uid": node.uid if node else None,
+            "boot_id": boot,
+            "host": session.host,
+            "who": self.request.who,
+            "pid": os.getpid(),
+            "pid_began": process_began(os.getpid()),
+            "attended": self.request.attended,
+            "lock": self.hold.words,
+            "runbook": book.id,
+            "runbook_digest": book.digest,
+            "root_cause": reading.diagnosis.root_cause.id,
+            "plan_digest": self.request.plan["digest"] if self.request.plan is not None else None,
+            "answers": {name: {"value": one.value, "origin": one.origin} for name, one in course.given.items()},
+            "plan": decisions(course.plan),
+        }
+        if course.goes_on is not None:
+            record.write("resume", **beginning)
+            for one in course.settled:
+                record.write("settled", step=one.step, outcome=one.outcome, text=one.text)
+            return
+        record.write(
+            "run-start",
+            **beginning,
+            kind=course.kind,
+            number=next_number(session.state),
+            undoes=course.undoes or None,
+            only=course.only or None,
+            access=session.access_data(),
+        )
+        _keep_snapshot(journal, "before", reading)
+
+    def _judge(self, walker: Walker, last: StepResult, approver: Remembering, run: str) -> Result:
+        session, style, book = self.session, self.session.ui.style, self.course.book
+        verdicts = judge(walker.latest.facts, walker.latest.diagnosis, _reached(walker))
+        end = _ending_of_undo if self.course.undoes else _ending
+        status, line = end(session, walker, book, last, verdicts)
+        lines = ["", style.paint("What was done", "bold"), *_summary(walker, book)]
+        lines += ["", *verdict_lines(verdicts, style)]
+        colour = "green" if status is ExitStatus.OK else "red"
+        lines += ["", *(style.paint(one, colour, "bold") for one in style.wrap(safe(line))), f"Journal: {run}"]
+        return Result(
+            session.node, status, line, tuple(lines), runbook=book.id, answers=self.course.given,
+            steps=tuple(walker.results), consents=approver.as_consents(session.node), verdicts=verdicts,
+            failed_since=self.course.failed_since,
+            diagnosis=walker.latest.diagnosis, changes=tuple(walker.changes), run=run,
+        )  # fmt: skip
+
+
+def _reached(walker: Walker) -> str:
+    """The workload that was chosen, once the node's label says it; before that, nothing is as announced."""
+    node, target = walker.latest.facts.node.value, target_of(walker.answers)
+    return target if node is not None and raw_workload(node) == target else ""
+
+
+def _keep_snapshot(journal: Journal, name: str, reading: Reading) -> None:
+    write_snapshot(reading.snapshot, journal.folder / name)
+
+
+def _verdict_words(verdicts: Verdicts | None) -> dict[str, str]:
+    return {"node": str(verdicts.node.health), "vms": str(verdicts.vms.health)} if verdicts is not None else {}
+
+
+_STATUS_OF = {
+    Outcome.QUIT: ExitStatus.DECLINED,
+    Outcome.BLOCKED: ExitStatus.BLOCKED,
+    Outcome.FAILED: ExitStatus.STEP_FAILED,
+    Outcome.UNREACHABLE: ExitStatus.UNREACHABLE,
+    Outcome.LATE: ExitStatus.NOT_IN_TIME,
+    Outcome.INTERRUPTED: ExitStatus.INTERRUPTED,
+    Outcome.NO_CONSENT: ExitStatus.USAGE,
+    Outcome.LOCKED: ExitStatus.LOCKED,
+}
+
+
+def _ending_of_undo(
+    session: Session, walker: Walker, book: Runbook, last: StepResult, verdicts: Verdicts
+) -> tuple[ExitStatus, str]:
+    if not last.outcome.goes_on:
+        return _STATUS_OF[last.outcome], f"Not undone: {last.step}: {last.text.rstrip('.')}. {_way_on(session, walker)}"
+    done = [result.step for result in walker.results if result.outcome in (Outcome.DONE, Outcome.NOOP)]
+    skipped = [result.step for result in walker.results if result.outcome is Outcome.SKIPPED]
+    if skipped:
+        return (
+            ExitStatus.DECLINED,
+            f"Undone but for {', '.join(skipped)}, as asked. {session.node} is {verdicts.node.health}.",
+        )
+    return ExitStatus.OK, f"Undone: {', '.join(done)}. {session.node} is {verdicts.node.health} now."
+
+
+def _way_on(session: Session, walker: Walker) -> str:
+    if not any(result.changed for result in walker.results):
+        return "Nothing was changed."
+    return f"{session.words('undo')} looks again and goes on from here."
+
+
+def _ending(
+    session: Session, walker: Walker, book: Runbook, last: StepResult, verdicts: Verdicts
+) -> tuple[ExitStatus, str]:
+    if not last.outcome.goes_on:
+        step = next((step for step in book.steps if step.id == last.step), None)
+        hint = f" {step.if_late}." if step and step.if_late and last.outcome is Outcome.LATE else ""
+        line = f"Not recovered: {last.step}: {last.text.rstrip('.')}.{hint}{_held_note(session, walker)}"
+        return _STATUS_OF[last.outcome], line
+    if verdicts.node.health is not Health.WELL:
+        return ExitStatus.NOT_IN_TIME, f"Not recovered: {session.node} is {verdicts.node.health}."
+    proof = "" if verdicts.node.reboot_proof else f" Not shown to survive a reboot: {verdicts.node.reboot_text}."
+    vms = f" VMs: {verdicts.vms.text}." if verdicts.vms.health is VmHealth.WAITING else ""
+    return ExitStatus.OK, f"Recovered: {session.node} is Ready and stays so.{vms}{proof}"
+
+
+def _summary(walker: Walker, book: Runbook) -> list[str]:
+    style = walker.session.ui.style
+    by_step = {result.step: result for result in walker.results}
+    lines = []
+    for step in book.steps:
+        result = by_step.get(step.id)
+        if result is None:
+            lines.append(f"  {step.id:<18} not begun")
+        elif result.outcome is not Outcome.LEFT_OUT:
+            lines += style.wrap(f"{step.id:<18} {result.outcome} ({duration_s(result.seconds)})", 2)
+    return lines
+
+
+def _held_note(session: Session, walker: Walker) -> str:
+    """After an early end the kubelet may be held: say so, since the node stays dead until someone goes on."""
+    unit = walker.latest.facts.unit.value
+    held = unit is not None and not unit.running and not unit.will_start_by_itself
+    if held and any(result.changed for result in walker.results):
+        return (
+            " The kubelet is stopped and stays stopped until restart-kubelet has run: "
+            f"{session.words('resume')} goes on from here."
+        )
+    if not any(result.changed for result in walker.results):
+        return " Nothing was changed."
+    return f" {session.words('resume')} looks again and goes on from here."

@@ -1,0 +1,82 @@
+"""undo: what a run changed is put back, the newest step first, through the same gates. Sequencing only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpufix import planning
+from gpufix.consents import Request
+from gpufix.core.conditions import findings_of
+from gpufix.core.plan_data import Given
+from gpufix.core.undo import Part, parts_of, undo_book, undo_target
+from gpufix.core.verdict import judge
+from gpufix.core.workload import WORKLOAD_LABEL, effective_workload
+from gpufix.errors import ExitStatus, GpufixError
+from gpufix.model import Status
+from gpufix.record import Listener
+from gpufix.running import Course, Result, checked, look, present, require_same_node, walk_course
+from gpufix.runs import Run
+from gpufix.session import Hold, Reading, Session
+from gpufix.text import did_you_mean, safe
+
+
+def undo(session: Session, request: Request, run: Run, only: str = "", listeners: Sequence[Listener] = ()) -> Result:
+    """Undo ``run``, or the one step ``only`` of it. Raises GpufixError for what stops it before the first change."""
+    reading = look(session)
+    require_same_node(run, reading, session)
+    if request.check:
+        return undo_run(session, request, run, only, reading, None, listeners)
+    with session.hold() as hold:
+        return undo_run(session, request, run, only, reading, hold, listeners)
+
+
+def undo_run(
+    session: Session,
+    request: Request,
+    run: Run,
+    only: str,
+    reading: Reading,
+    hold: Hold | None,
+    listeners: Sequence[Listener],
+    goes_on: Run | None = None,
+) -> Result:
+    """``hold`` None: only the plan, with its dry runs. ``goes_on``: the undo that was begun and is gone on with."""
+    ui = session.ui
+    parts = _chosen(run, only, parts_of(run.history, run.node_uid))
+    left = [part for part in parts if part.left]
+    ui.say(["", ui.style.paint(f"What the run {safe(run.id)} changed on {session.node}, the newest first", "bold")])
+    for part in parts:
+        told = f"stays as it is: {part.left}" if part.left else "can be undone"
+        ui.say(ui.style.wrap(f"{safe(part.step):<18} {safe(told)}", 2, 4))
+    if len(left) == len(parts):
+        why = "; ".join(f"{part.step}: {part.left}" for part in left)
+        raise GpufixError(f"nothing of the run {run.id} can be undone: {why}", "", ExitStatus.BLOCKED)
+    book = undo_book(run.id, session.node, parts)
+    target = undo_target(parts, _without_label(reading))
+    given = {"target_workload": Given(target, f"the labels before the run {run.id}")}
+    plan = planning.decide(book, session.node, reading, {"target_workload": target})
+    if hold is None:
+        return checked(session, request, plan, reading, judge(reading.facts, reading.diagnosis), given)
+    present(session, request, plan, given, reading, listeners)
+    # swap that is on again is what this walk is for, so a kubelet that dies of it is no surprise
+    findings = {**findings_of(reading.diagnosis), "swap-on": str(Status.CONFIRMED)}
+    course = Course(book, plan, given, findings, goes_on=goes_on, undoes=run.id, only=only)
+    return walk_course(session, request, course, hold, listeners, reading)
+
+
+def _chosen(run: Run, only: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    chosen = tuple(part for part in parts if only in ("", part.step))
+    if not chosen:
+        names = [part.step for part in parts]
+        raise GpufixError(f"the run {run.id} did nothing in a step {only!r}", did_you_mean(only, names))
+    return chosen
+
+
+def _without_label(reading: Reading) -> str:
+    """What the GPU Operator would serve on the node if its label said nothing; empty where that is not known."""
+    node = reading.facts.node.value
+    if node is None:
+        return ""
+    bare = replace(node, labels={key: value for key, value in node.labels.items() if key != WORKLOAD_LABEL})
+    return effective_workload(bare, reading.facts.cluster_policy).value or ""
