@@ -110,6 +110,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpufix_busy import Busy, holding
 from ansible.module_utils.gpufix_fstab import (
     FstabChanged,
     back_up,
@@ -388,6 +389,7 @@ def switch_off(host: Host, device: Device, patience: float) -> None:
             stderr=subprocess.PIPE,
             env=host.environment(),
             start_new_session=True,
+            pass_fds=host.inherited,
         )
     except OSError as error:
         raise Refusal(f"swapoff: {error.strerror or error}") from None
@@ -473,8 +475,11 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(**result)
     try:
-        apply_plan(host, world, plan, float(module.params["swapoff_timeout"]), result["done"])
-        judge_end(host, world)
+        with holding(host, "gpufix_swap"):
+            apply_plan(host, world, plan, float(module.params["swapoff_timeout"]), result["done"])
+            judge_end(host, world)
+    except Busy as busy:
+        module.fail_json(**dict(result, changed=False, msg=_sentence(busy)))
     except (Refusal, FstabChanged, OSError, ValueError) as error:
         done = "; done before that: {}".format(", ".join(result["done"])) if result["done"] else "; nothing was changed"
         module.fail_json(**dict(result, changed=bool(result["done"]), msg=_sentence(error) + done))
