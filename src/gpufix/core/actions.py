@@ -19,6 +19,8 @@ _BY_PLAYBOOK: Mapping[str, frozenset[Action]] = {
     "stop-vfio-manager.yml": frozenset({Action.STOP_VFIO_MANAGER}),
     "disable-swap.yml": frozenset({Action.REMOVE_OBSTACLE}),
     "restart-kubelet.yml": frozenset({Action.START_KUBELET}),
+    "restore-swap.yml": frozenset({Action.RESTORE_SWAP}),
+    "restore-labels.yml": frozenset({Action.RELABEL}),
 }
 
 

@@ -29,6 +29,8 @@ class Action(StrEnum):
     REMOVE_OBSTACLE = "remove-obstacle"
     """Holds the kubelet's unit, turns swap off, edits fstab: after it a crash-looping kubelet can live."""
     START_KUBELET = "start-kubelet"
+    RESTORE_SWAP = "restore-swap"
+    """The undo of ``REMOVE_OBSTACLE``: fstab, its units and services as they were, and swap on. Leaves the kubelet alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ _NEEDED: Mapping[Action, tuple[str, ...]] = {
     Action.STOP_VFIO_MANAGER: ("node", "containers"),
     Action.REMOVE_OBSTACLE: ("node", "unit", "containers", "swaps", "fstab_swap"),
     Action.START_KUBELET: ("node", "unit", "containers"),
+    Action.RESTORE_SWAP: ("node", "unit", "swaps", "fstab_swap"),
 }
 """Observations without which the action is blocked in any case. The rules ask for more where it depends."""
 
