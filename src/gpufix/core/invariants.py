@@ -30,7 +30,7 @@ class Action(StrEnum):
     """Holds the kubelet's unit, turns swap off, edits fstab: after it a crash-looping kubelet can live."""
     START_KUBELET = "start-kubelet"
     RESTORE_SWAP = "restore-swap"
-    """The undo of ``REMOVE_OBSTACLE``: fstab, its units and services as they were, and swap on. Leaves the kubelet alone."""
+    """The undo of ``REMOVE_OBSTACLE``, but for the kubelet: fstab, units and services as they were, and swap on."""
 
 
 @dataclass(frozen=True, slots=True)

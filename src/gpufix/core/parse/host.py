@@ -1,4 +1,4 @@
-"""The small host files: memory, overcommit, boot id, lock, virtualisation, command line, kernel log, containers. Pure."""
+"""The small host files: memory, overcommit, boot id, lock, virtualisation, command line, kernel log, runtime. Pure."""
 
 from __future__ import annotations
 
