@@ -88,9 +88,10 @@ commands:
 """
 
 import time
-from typing import List
+from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpufix_busy import Busy, holding
 from ansible.module_utils.gpufix_host import Host
 from ansible.module_utils.gpufix_kubelet import Unit, find_unit
 
@@ -117,6 +118,37 @@ def reason(unit: Unit, state: str) -> str:
     if state == "held":
         return f"{unit.name} is {states(unit)} and systemd will not start it by itself"
     return f"{unit.name} runs already"
+
+
+def act(module: AnsibleModule, host: Host, unit: Unit, commands: List[List[str]], result: Dict[str, Any]) -> None:
+    """Run ``commands`` and end the module with what came of it."""
+    state = module.params["state"]
+    for command in commands:
+        done = host.run(command, float(module.params["timeout"]))
+        if done.why and command[1] != "reset-failed":  # which fails for a unit that never failed
+            result["after"] = states(find_unit(host, unit.name))
+            module.fail_json(**dict(result, msg="{}: {}".format(" ".join(command), done.why)))
+    after = find_unit(host, unit.name)
+    if state == "held":
+        end = time.monotonic() + HOLD_PATIENCE
+        while after.running_or_about_to and time.monotonic() < end:
+            time.sleep(0.2)
+            after = find_unit(host, unit.name)
+    result["after"] = states(after) if after.name else "unknown"
+    if not after.name:
+        module.fail_json(**dict(result, msg=f"The state of {unit.name} cannot be read again: {after.why}"))
+    if state == "held" and after.running_or_about_to:
+        module.fail_json(
+            **dict(result, msg=f"{unit.name} was stopped and is {states(after)} again: something starts it")
+        )
+    if state != "held" and after.active in ("failed", "inactive"):
+        module.fail_json(
+            **dict(
+                result,
+                msg=f"{unit.name} is {states(after)} right after its start; see: journalctl -u {unit.name} -n 50",
+            )
+        )
+    module.exit_json(**result)
 
 
 def main() -> None:
@@ -164,33 +196,12 @@ def main() -> None:
         result["msg"] = reason(unit, state)
     if module.check_mode or not commands:
         module.exit_json(**result)
-
-    for command in commands:
-        done = host.run(command, float(module.params["timeout"]))
-        if done.why and command[1] != "reset-failed":  # which fails for a unit that never failed
-            result["after"] = states(find_unit(host, unit.name))
-            module.fail_json(**dict(result, msg="{}: {}".format(" ".join(command), done.why)))
-    after = find_unit(host, unit.name)
-    if state == "held":
-        end = time.monotonic() + HOLD_PATIENCE
-        while after.running_or_about_to and time.monotonic() < end:
-            time.sleep(0.2)
-            after = find_unit(host, unit.name)
-    result["after"] = states(after) if after.name else "unknown"
-    if not after.name:
-        module.fail_json(**dict(result, msg=f"The state of {unit.name} cannot be read again: {after.why}"))
-    if state == "held" and after.running_or_about_to:
-        module.fail_json(
-            **dict(result, msg=f"{unit.name} was stopped and is {states(after)} again: something starts it")
-        )
-    if state != "held" and after.active in ("failed", "inactive"):
-        module.fail_json(
-            **dict(
-                result,
-                msg=f"{unit.name} is {states(after)} right after its start; see: journalctl -u {unit.name} -n 50",
-            )
-        )
-    module.exit_json(**result)
+    try:
+        with holding(host, "gpufix_kubelet_unit"):
+            act(module, host, unit, commands, result)
+    except Busy as busy:
+        text = str(busy)
+        module.fail_json(**dict(result, changed=False, after=states(unit), msg=text[:1].upper() + text[1:]))
 
 
 if __name__ == "__main__":

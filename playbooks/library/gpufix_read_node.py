@@ -84,6 +84,7 @@ import time
 from typing import Any, Callable, Dict, List, Set, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpufix_busy import read_busy
 from ansible.module_utils.gpufix_containers import read_containers
 from ansible.module_utils.gpufix_host import Host, Text, in_child, show_blocks
 from ansible.module_utils.gpufix_kubelet import Kubelet, read_kubelet, trim_journal
@@ -230,6 +231,9 @@ class Reader:
             return []
 
     # --- the machine ---
+
+    def read_busy(self) -> Part:
+        return {"busy": read_busy(self.host)}
 
     def read_virt(self) -> Part:
         done = self.host.run(["systemd-detect-virt", "--container"])
@@ -418,6 +422,7 @@ NAMES = {
     "read_swap_units": ("swap_units",),
     "read_swap_services": ("swap_services",),
     "read_zram": ("zram",),
+    "read_busy": ("busy",),
     "read_virt": ("virt",),
     "read_kernel_log": ("dmesg",),
     "read_lspci": ("lspci",),

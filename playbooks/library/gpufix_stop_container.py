@@ -72,9 +72,10 @@ msg:
 """
 
 import time
-from typing import List, Tuple
+from typing import Any, Dict, List, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpufix_busy import Busy, holding
 from ansible.module_utils.gpufix_containers import Container, crictl, ctr, read_containers
 from ansible.module_utils.gpufix_host import Host
 from ansible.module_utils.gpufix_kubelet import read_kubelet
@@ -128,6 +129,25 @@ def wait_stopped(host: Host, where: Tuple[str, str], prefix: str, seconds: float
         time.sleep(0.3)
 
 
+def act(
+    module: AnsibleModule, host: Host, where: Tuple[str, str], running: List[Container], result: Dict[str, Any]
+) -> None:
+    """Stop ``running`` and end the module with what came of it."""
+    prefix, grace = module.params["name_prefix"], module.params["grace"]
+    refusals = []
+    for container in running:
+        refusal = stop(host, container, grace)
+        if refusal:
+            refusals.append(f"{container.id[:13]}: {refusal}")
+    left, why = wait_stopped(host, where, prefix, PATIENCE)
+    result["stopped"] = [] if why else [one.id for one in running if one.id not in {other.id for other in left}]
+    if left or why:
+        reasons = "; ".join(refusals + ([why] if why else [])) or "the runtime was asked to stop it and it runs on"
+        names = ", ".join(f"{one.container} ({one.id[:13]})" for one in left) or "the containers"
+        module.fail_json(**dict(result, msg=f"Not stopped for certain: {names}: {reasons}"))
+    module.exit_json(**result)
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -139,7 +159,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     host = Host(module.params["host_root"])
-    prefix, grace = module.params["name_prefix"], module.params["grace"]
+    prefix = module.params["name_prefix"]
     if not prefix:
         module.fail_json(msg="name_prefix is empty: that would be every container")
     kubelet = read_kubelet(host, module.params["unit"])
@@ -165,19 +185,12 @@ def main() -> None:
     }
     if module.check_mode:
         module.exit_json(**result)
-
-    refusals = []
-    for container in running:
-        refusal = stop(host, container, grace)
-        if refusal:
-            refusals.append(f"{container.id[:13]}: {refusal}")
-    left, why = wait_stopped(host, where, prefix, PATIENCE)
-    result["stopped"] = [] if why else [one.id for one in running if one.id not in {other.id for other in left}]
-    if left or why:
-        reasons = "; ".join(refusals + ([why] if why else [])) or "the runtime was asked to stop it and it runs on"
-        names = ", ".join(f"{one.container} ({one.id[:13]})" for one in left) or "the containers"
-        module.fail_json(**dict(result, msg=f"Not stopped for certain: {names}: {reasons}"))
-    module.exit_json(**result)
+    try:
+        with holding(host, "gpufix_stop_container"):
+            act(module, host, where, running, result)
+    except Busy as busy:
+        text = str(busy)
+        module.fail_json(**dict(result, changed=False, msg=text[:1].upper() + text[1:]))
 
 
 if __name__ == "__main__":

@@ -110,6 +110,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpufix_busy import Busy, holding
 from ansible.module_utils.gpufix_fstab import (
     FstabChanged,
     back_up,
@@ -124,7 +125,6 @@ from ansible.module_utils.gpufix_fstab import (
     why_not_writable,
 )
 from ansible.module_utils.gpufix_host import Host, kill_group, one_line, show_blocks
-from ansible.module_utils.gpufix_redact import redact
 from ansible.module_utils.gpufix_swaps import (
     DELETED,
     SERVICES,
@@ -140,13 +140,18 @@ from ansible.module_utils.gpufix_swaps import (
     parse_units,
     swaps_sha256,
 )
-
-FSTAB = "/etc/fstab"
-OWN_UNITS = "/etc/systemd/system/"
-
-
-class Refusal(Exception):
-    """Why swap is not turned off; nothing was changed yet, or ``done`` says what was."""
+from ansible.module_utils.gpufix_swapworld import (
+    FSTAB,
+    OWN_UNITS,
+    Refusal,
+    as_host,
+    must,
+    part,
+    read_devices,
+    read_fstab,
+    sentence,
+    shown,
+)
 
 
 class World(NamedTuple):
@@ -160,25 +165,8 @@ class World(NamedTuple):
 
 def read_world(host: Host) -> World:
     """Raises Refusal where something cannot be read: unknown is not off."""
-    swaps = host.read("/proc/swaps")
-    if swaps.text is None:
-        if host.exists("/proc/meminfo") and not host.exists("/proc/swaps"):
-            devices: List[Device] = []  # a kernel without swap
-        else:
-            raise Refusal(f"which devices are swap is not known: {swaps.why}")
-    else:
-        try:
-            devices = parse_swaps(swaps.text)
-        except ValueError as error:
-            raise Refusal(str(error)) from None
-    try:
-        with open(follow(host.path(FSTAB), host.root), "rb") as stream:
-            fstab: Optional[bytes] = stream.read()
-    except FileNotFoundError:
-        fstab = None
-    except OSError as error:
-        raise Refusal(f"{FSTAB} cannot be read: {error.strerror or error}") from None
-    return World(devices, fstab, read_units(host, fstab), read_services(host))
+    fstab = read_fstab(host)
+    return World(read_devices(host), fstab, read_units(host, fstab), read_services(host))
 
 
 def read_units(host: Host, fstab: Optional[bytes]) -> List[SwapUnit]:
@@ -290,14 +278,14 @@ def make_diff(world: World, plan: Plan) -> List[Dict[str, str]]:
     """Pure. What Ansible shows: fstab as text, then the devices, then the units and services."""
     parts = []
     if plan.new_fstab is not None and world.fstab is not None:
-        parts.append(_part(FSTAB, _shown(world.fstab), _shown(plan.new_fstab)))
+        parts.append(part(FSTAB, shown(world.fstab), shown(plan.new_fstab)))
     if plan.devices:
         head = f"# {plan.memory}\n"
         lines = [
             f"{one.name} ({one.kind}, {mib(one.size_kib)}, {mib(one.used_kib)} used, priority {one.priority})\n"
             for one in plan.devices
         ]
-        parts.append(_part("swap devices", head + "".join(lines), head))
+        parts.append(part("swap devices", head + "".join(lines), head))
     before, after = [], []
     for service in plan.services:
         before.append("{}: {}, {}\n".format(service.name, service.enabled, service.active or "unknown"))
@@ -309,16 +297,8 @@ def make_diff(world: World, plan: Plan) -> List[Dict[str, str]]:
             before.append(f"{action.unit.fragment}\n")
             after.append(f"{action.moved_to}\n")
     if before:
-        parts.append(_part("units that make swap at boot", "".join(before), "".join(after)))
+        parts.append(part("units that make swap at boot", "".join(before), "".join(after)))
     return parts
-
-
-def _part(header: str, before: str, after: str) -> Dict[str, str]:
-    return {"before_header": header, "after_header": header, "before": before, "after": after}
-
-
-def _shown(data: bytes) -> str:
-    return redact(data.decode("utf-8", "replace"))
 
 
 # --- doing it -------------------------------------------------------------------------------------
@@ -329,10 +309,10 @@ def apply_plan(host: Host, world: World, plan: Plan, patience: float, done: List
     fstab_path = host.path(FSTAB)
     if plan.new_fstab is not None and world.fstab is not None:
         backup = back_up(fstab_path, world.fstab, host.root)
-        done.append(f"backed {FSTAB} up to {_as_host(host, backup)}")
+        done.append(f"backed {FSTAB} up to {as_host(host, backup)}")
     for service in plan.services:  # before swapoff: one that makes swap while it runs would make it again
         verb = ["stop"] if service.enabled.startswith("masked") else ["disable", "--now"]
-        _must(host.run(["systemctl"] + verb + [service.name], patience).why)
+        must(host.run(["systemctl"] + verb + [service.name], patience).why)
         done.append(f"disabled and stopped {service.name}")
     for device in plan.devices:
         left = parse_swaps(_swaps_text(host))
@@ -348,7 +328,7 @@ def apply_plan(host: Host, world: World, plan: Plan, patience: float, done: List
         replace_file(fstab_path, plan.new_fstab, world.fstab, host.root)
         done.append(f"commented the swap lines of {FSTAB}")
     if plan.new_fstab is not None or plan.units:
-        _must(host.run(["systemctl", "daemon-reload"], 120).why)
+        must(host.run(["systemctl", "daemon-reload"], 120).why)
         done.append("systemd read its units again")
     for action in plan.units:
         _act(host, action)
@@ -365,17 +345,7 @@ def _act(host: Host, action: UnitAction) -> None:
             raise Refusal(f"{action.moved_to} exists already, so {action.unit.fragment} cannot be set aside")
         os.rename(host.path(action.unit.fragment), host.path(action.moved_to))
     verb = "disable" if action.verb == "disable" else "mask"
-    _must(host.run(["systemctl", verb, action.unit.name], 60).why)
-
-
-def _must(why: str) -> None:
-    if why:
-        raise Refusal(why)
-
-
-def _as_host(host: Host, path: str) -> str:
-    """``path`` as the host itself calls it."""
-    return path if host.root == "/" else "/" + os.path.relpath(path, host.root)
+    must(host.run(["systemctl", verb, action.unit.name], 60).why)
 
 
 def switch_off(host: Host, device: Device, patience: float) -> None:
@@ -388,6 +358,7 @@ def switch_off(host: Host, device: Device, patience: float) -> None:
             stderr=subprocess.PIPE,
             env=host.environment(),
             start_new_session=True,
+            pass_fds=host.inherited,
         )
     except OSError as error:
         raise Refusal(f"swapoff: {error.strerror or error}") from None
@@ -463,9 +434,9 @@ def main() -> None:
         plan = make_plan(world, *read_memory(host))
         result.update(_describe_plan(host, world, plan))
         if plan.new_fstab is not None:
-            _must(why_not_writable(host.path(FSTAB), host.root))
+            must(why_not_writable(host.path(FSTAB), host.root))
     except Refusal as refusal:
-        module.fail_json(**dict(result, msg=_sentence(refusal)))
+        module.fail_json(**dict(result, msg=sentence(refusal)))
     if not plan.steps():
         module.exit_json(msg="no swap is on and none would come back at boot", **result)
     result["diff"] = make_diff(world, plan)
@@ -473,17 +444,15 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(**result)
     try:
-        apply_plan(host, world, plan, float(module.params["swapoff_timeout"]), result["done"])
-        judge_end(host, world)
+        with holding(host, "gpufix_swap"):
+            apply_plan(host, world, plan, float(module.params["swapoff_timeout"]), result["done"])
+            judge_end(host, world)
+    except Busy as busy:
+        module.fail_json(**dict(result, changed=False, msg=sentence(busy)))
     except (Refusal, FstabChanged, OSError, ValueError) as error:
         done = "; done before that: {}".format(", ".join(result["done"])) if result["done"] else "; nothing was changed"
-        module.fail_json(**dict(result, changed=bool(result["done"]), msg=_sentence(error) + done))
+        module.fail_json(**dict(result, changed=bool(result["done"]), msg=sentence(error) + done))
     module.exit_json(**result)
-
-
-def _sentence(error: Exception) -> str:
-    text = one_line(str(error), 600)
-    return text[:1].upper() + text[1:]
 
 
 def _describe_world(host: Host, world: World) -> Dict[str, Any]:
@@ -510,7 +479,7 @@ def _describe_plan(host: Host, world: World, plan: Plan) -> Dict[str, Any]:
         more["memory"] = plan.memory
     if plan.new_fstab is not None and world.fstab is not None:
         more["fstab_sha256_after"] = sha256(plan.new_fstab)
-        more["backup"] = _as_host(host, backup_path(follow(host.path(FSTAB), host.root), world.fstab))
+        more["backup"] = as_host(host, backup_path(follow(host.path(FSTAB), host.root), world.fstab))
     return more
 
 

@@ -54,6 +54,8 @@ class Host:
     def __init__(self, root: str = "/", timeout: float = READ_TIMEOUT) -> None:
         self.root = root or "/"
         self.timeout = timeout
+        self.inherited: Tuple[int, ...] = ()
+        """Descriptors that the tools get too: the lock of gpufix_busy, for they may outlive this process."""
 
     def path(self, path: str) -> str:
         return os.path.join(self.root, path.lstrip("/"))
@@ -86,6 +88,7 @@ class Host:
                 stderr=subprocess.PIPE,
                 env=self.environment(),
                 start_new_session=True,
+                pass_fds=self.inherited,
             )
         except FileNotFoundError:
             return Done(None, "", "", f"{name}: not installed")

@@ -403,6 +403,8 @@ class Facts:
     cmdline: Observation[str] = field(default_factory=Observation.unread)
     iommu_groups: Observation[tuple[str, ...]] = field(default_factory=Observation.unread)
     """The numbers of the groups under /sys/kernel/iommu_groups; none at all means that the IOMMU is off."""
+    busy: Observation[str] = field(default_factory=Observation.unread)
+    """Who changes the host at the moment, ``gpufix_swap (process 123)``; empty when nobody does."""
     as_of_recorded: bool = True
     """False when ``as_of`` is only the newest timestamp of the folder: then nothing is too old by it."""
     host_asked: bool = True

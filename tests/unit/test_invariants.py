@@ -44,6 +44,7 @@ STEP_OF = {
     Action.STOP_VFIO_MANAGER: "stop-vfio-manager",
     Action.REMOVE_OBSTACLE: "disable-swap",
     Action.START_KUBELET: "restart-kubelet",
+    Action.RESTORE_SWAP: "restore-swap",
 }
 
 
@@ -369,6 +370,7 @@ def test_no_change_without_consent_and_undo(action: Action | None) -> None:
         (Action.STOP_VFIO_MANAGER, {"node", "containers"}),
         (Action.REMOVE_OBSTACLE, {"node", "unit", "containers", "swaps", "fstab_swap"}),
         (Action.START_KUBELET, {"node", "unit", "containers", "swaps", "fstab_swap", "swap_units", "swap_services"}),
+        (Action.RESTORE_SWAP, {"node", "unit", "swaps", "fstab_swap"}),
     ],
 )
 def test_what_each_action_needs(action: Action, names: set[str]) -> None:

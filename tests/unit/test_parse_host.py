@@ -122,6 +122,29 @@ def test_boot_id() -> None:
 # --- containers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"module": "gpufix_swap", "pid": 123, "since": 1795000000}\n', "gpufix_swap (process 123)"),
+        ("", ""),
+        ("\n", ""),
+        ("gpufix_swap 123\n", None),
+        ('{"module": "gpufix_swap"}\n', None),
+        ('{"module": "gpufix_swap", "pid": "123"}\n', None),
+        ('{"module": "a b\\nc", "pid": 123}\n', None),
+        ("[" * 99_999, None),
+    ],
+)
+def test_who_changes_the_host(text: str, value: str | None) -> None:
+    busy = facts(host_busy=text).busy
+    assert busy.value == value
+    assert busy.known is (value is not None)
+
+
+def test_who_changes_the_host_was_not_asked_in_old_captures() -> None:
+    assert parse_snapshot(case("trace-1-kubelet-dead")).busy.unknown == "host/busy is not in the snapshot"
+
+
 def test_containers_of_the_captures() -> None:
     found = parse_snapshot(case("trace-1-kubelet-dead")).containers.value or ()
     managers = {container.container: container.running for container in found if container.is_vfio_manager}

@@ -22,7 +22,7 @@ from gpufix.model import Snapshot
 NAMES = {
     "kubelet.journal", "kubelet.show", "kubelet_config", "kubelet_config_d", "kubelet_flags", "proc_swaps",
     "proc_meminfo", "overcommit", "fstab", "zram", "boot_id", "cmdline", "dmesg", "containers", "swap_units", "lspci",
-    "iommu_groups", "pci_drivers", "gpu_holders", "nvidia_smi", "virt", "swap_services",
+    "iommu_groups", "pci_drivers", "gpu_holders", "nvidia_smi", "virt", "swap_services", "busy",
 }  # fmt: skip
 JOURNAL = (
     "2026-12-02T08:43:24+0000 omen2 systemd[1]: Started kubelet.service - kubelet: The Kubernetes Node Agent.\n"
@@ -66,7 +66,7 @@ def test_everything_is_there_or_has_its_reason(host: FakeHost, run_module: RunMo
     assert set(result["files"]) | set(result["unread"]) == NAMES
     assert set(result["files"]) & set(result["unread"]) == set()
     assert all(result["unread"].values())
-    assert all(text for name, text in result["files"].items() if name != "swap_services")
+    assert all(text for name, text in result["files"].items() if name not in ("swap_services", "busy"))
     assert (result["unit"], result["virt"], result["swap_services"]) == ("kubelet.service", "none", "")
     assert result["files"]["fstab"] == FSTAB
     assert result["files"]["containers"] == f"pod-a\t-\t{'0' * 64}\tRUNNING\n"
@@ -95,7 +95,7 @@ def test_the_core_understands_every_file(host: FakeHost, run_module: RunModule) 
     for observation in (facts.unit, facts.journal, facts.swap_allowed, facts.swaps, facts.memory, facts.overcommit,
                         facts.fstab_swap, facts.swap_units, facts.swap_services, facts.containers, facts.gpus,
                         facts.gpu_holders, facts.boot_id, facts.in_container, facts.cmdline, facts.kernel_log,
-                        facts.iommu_groups):  # fmt: skip
+                        facts.iommu_groups, facts.busy):  # fmt: skip
         assert observation.known, observation.unknown
     assert facts.unit.value is not None
     assert facts.unit.value.will_start_by_itself
@@ -332,7 +332,22 @@ def test_modules_are_python_3_8(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 8))
     assert any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
     allowed = {"ansible", "__future__", "typing", "concurrent", "kubernetes", "urllib", "urllib3"}
-    standard = {"hashlib", "json", "os", "re", "select", "shlex", "signal", "stat", "subprocess", "threading", "time"}
+    standard = {
+        "base64",
+        "contextlib",
+        "fcntl",
+        "hashlib",
+        "json",
+        "os",
+        "re",
+        "select",
+        "shlex",
+        "signal",
+        "stat",
+        "subprocess",
+        "threading",
+        "time",
+    }
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

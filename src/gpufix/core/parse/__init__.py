@@ -57,6 +57,7 @@ def parse_snapshot(snapshot: Snapshot) -> Facts:
         kernel_log=observe(snapshot, "host/dmesg", host.parse_kernel_log),
         cmdline=observe(snapshot, "host/cmdline", host.parse_cmdline),
         iommu_groups=groups,
+        busy=observe(snapshot, "host/busy", host.parse_busy),
         as_of_recorded=parse_time(snapshot.captured_at, default_utc=True) is not None,
         host_asked="host" in snapshot.unread or any(path.startswith("host/") for path in snapshot.files),
     )

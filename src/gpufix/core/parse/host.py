@@ -1,7 +1,8 @@
-"""The small host files: memory, overcommit, boot id, virtualisation, command line, kernel log, containers. Pure."""
+"""The small host files: memory, overcommit, boot id, lock, virtualisation, command line, kernel log, runtime. Pure."""
 
 from __future__ import annotations
 
+import json
 import re
 
 from gpufix.core.parse.source import Unreadable, content_lines, first_line, lines
@@ -59,6 +60,21 @@ def parse_virt(path: str, text: str) -> Observation[bool]:
     if not inside and not _MACHINES.fullmatch(word):
         raise Unreadable(f"{line.source}: not an answer of systemd-detect-virt: {word[:40]!r}")
     return Observation.of(inside, line)
+
+
+def parse_busy(path: str, text: str) -> Observation[str]:
+    """Who changes the host at the moment, in words: the line in /run/gpufix.lock. An empty file: nobody does."""
+    if not text.strip():
+        return Observation.of("")
+    line = first_line(path, text)
+    try:
+        holder = json.loads(line.excerpt)
+        module, pid = holder["module"], holder["pid"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise Unreadable(f"{line.source}: does not say who changes the host") from None
+    if not isinstance(module, str) or not re.fullmatch(r"[\w.-]{1,60}", module, re.ASCII) or type(pid) is not int:
+        raise Unreadable(f"{line.source}: does not say who changes the host")
+    return Observation.of(f"{module} (process {pid})", line)
 
 
 def parse_cmdline(path: str, text: str) -> Observation[str]:
