@@ -252,7 +252,7 @@ class _Walk:
                 "run-end", exit_status=int(result.status), line=result.line,
                 verdicts=_verdict_words(result.verdicts), changes=walker.changes,
             )  # fmt: skip
-            _keep_snapshot(journal, "after", walker.latest)
+            self._keep_last_look(journal, walker.latest)
             return result
         except BaseException:
             told = f"The run broke off. What it had done by then is in {journal.folder / 'run.jsonl'}; "
@@ -260,6 +260,12 @@ class _Walk:
             raise
         finally:
             journal.close()
+
+    def _keep_last_look(self, journal: Journal, reading: Reading) -> None:
+        try:
+            _keep_snapshot(journal, "after", reading)
+        except GpufixError as error:  # how the run ended stays as it is
+            self.session.ui.say([f"  {safe(error.message)}"])
 
     def journal(self) -> Journal:
         run = self.course.goes_on
@@ -303,6 +309,7 @@ class _Walk:
             record.write("resume", **beginning)
             for one in course.settled:
                 record.write("settled", step=one.step, outcome=one.outcome, text=one.text)
+            _keep_snapshot(journal, "before", reading)
             return
         record.write(
             "run-start",
@@ -339,7 +346,16 @@ def _reached(walker: Walker) -> str:
 
 
 def _keep_snapshot(journal: Journal, name: str, reading: Reading) -> None:
-    write_snapshot(reading.snapshot, journal.folder / name)
+    """Beside the journal; a run that is gone on with has more than one. Raises GpufixError (status 5)."""
+    free = (journal.folder / f"{name}{more}" for more in ("", *(f"-{number}" for number in range(2, 1000))))
+    try:
+        write_snapshot(reading.snapshot, next(folder for folder in free if not folder.exists()))
+    except GpufixError as error:
+        raise GpufixError(
+            f"the snapshot of the run cannot be written: {error.message}",
+            "free space, or give --state-dir a folder that can be written; nothing was changed",
+            ExitStatus.STEP_FAILED,
+        ) from None
 
 
 def _verdict_words(verdicts: Verdicts | None) -> dict[str, str]:

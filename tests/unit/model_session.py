@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +16,18 @@ from order_model import Attempt, Faults, World
 from gpufix.core.fold import PlayResult, TaskResult, Trouble
 from gpufix.core.render.terminal import Style
 from gpufix.model import Diagnosis, Evidence, Facts, Finding, Observation, Snapshot, Status
-from gpufix.session import Reading, read_runbooks
+from gpufix.session import NoHold, Reading, read_runbooks
 from gpufix.world.cluster import ClusterAccess
+from gpufix.world.journal import state_folder
 from gpufix.world.playbooks import Access
 from gpufix.world.prompts import Option
 
 (BOOK,) = read_runbooks()
-STEP_OF = {step.playbook: step.id for step in BOOK.steps if step.playbook}
+STEP_OF = {
+    **{step.playbook: step.id for step in BOOK.steps if step.playbook},
+    "restore-labels.yml": "undo-relabel",
+    "restore-swap.yml": "undo-disable-swap",
+}
 SICK = Finding("swap-on", Status.CONFIRMED, "swap", (Evidence("host/kubelet.journal:1", "swap"),))
 
 
@@ -65,7 +73,6 @@ class ModelSession:
 
     node = model.NODE
     host = model.NODE
-    again = f"gpufix recover {model.NODE}"
     access = Access(("inventory",))
     cluster_access = ClusterAccess()
 
@@ -84,6 +91,18 @@ class ModelSession:
         self.shown: frozenset[int] | None = None
         self.runner = SimpleNamespace(kill=lambda: False)
         self.dry_runs: list[str] = []
+        self.state = state_folder()
+        self.holding = NoHold()
+
+    def words(self, verb: str) -> str:
+        return f"gpufix {verb} {model.NODE}"
+
+    def access_data(self) -> dict[str, Any]:
+        return {}
+
+    @contextmanager
+    def hold(self) -> Iterator[Any]:
+        yield self.holding
 
     def connect(self) -> None:
         pass
@@ -105,9 +124,11 @@ class ModelSession:
         step = STEP_OF[playbook]
         if check:
             self.dry_runs.append(step)
-            return PlayResult(True, Trouble.NONE, "", (TaskResult(step, host, "m", changed=True),))
+            returned = self._swap_returned() if step == "disable-swap" else {}
+            return PlayResult(True, Trouble.NONE, "", (TaskResult(step, host, "m", changed=True, result=returned),))
         target = variables.get("gpufix_workload_config") or self.target
-        attempt = Attempt(step, target, shown=frozenset(self.world.jobs) if target == "vm-passthrough" else None)
+        shown = frozenset(self.world.jobs) if target != "container" else None
+        attempt = Attempt(step, target, shown=shown, back=_put_back(self.world, variables))
         possible = list(model.outcomes(self.world, attempt))
         whole = possible[-1]
         outcome = self.ends(possible)
@@ -118,6 +139,35 @@ class ModelSession:
         return PlayResult(ok, Trouble.NONE if ok else Trouble.FAILED, "" if ok else "it broke half-way", ())
 
     target = "container"
+
+    def _swap_returned(self) -> dict[str, Any]:
+        """What the dry run of disable-swap.yml returns: digests stand for the two states that fstab has here."""
+        fstab = self.world.fstab
+        return {
+            "fstab_sha256": FSTAB[fstab],
+            "fstab_sha256_after": FSTAB[False],
+            "backup": f"/etc/fstab.gpufix-{FSTAB[True][:12]}" if fstab else "",
+            "units": [{"unit": "data.swap", "action": "mask"}] if self.world.native_unit else [],
+            "services": [],
+        }
+
+
+FSTAB = {True: "a" * 64, False: "b" * 64}
+
+
+def _put_back(world: World, variables: Mapping[str, Any]) -> World:
+    """The world whose labels or swap an undo's variables put back; as it is where they are of no undo."""
+    if "gpufix_vfio_manager" in variables:
+        label = str(variables["gpufix_workload_config"]).replace("(absent)", "")
+        return world._replace(label=label, deploy_vfio=variables["gpufix_vfio_manager"] == "true")
+    if "gpufix_restore" in variables:
+        material = json.loads(base64.b64decode(str(variables["gpufix_restore"])))
+        fstab, native = material["fstab"] is not None, bool(material["units"])
+        return world._replace(
+            fstab=fstab or world.fstab, native_unit=native or world.native_unit,
+            swap=bool(material["devices"]) or world.swap,
+        )  # fmt: skip
+    return world
 
 
 def model_vm() -> Any:

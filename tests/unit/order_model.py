@@ -164,6 +164,8 @@ class Attempt(NamedTuple):
     undo: bool = True
     shown: frozenset[int] | None = None
     blind: frozenset[str] = frozenset()
+    back: World | None = None
+    """Of an undo: the world whose labels, or whose swap, it puts back."""
 
 
 def outcomes(world: World, attempt: Attempt, *, holds_unit: bool = True) -> Iterator[Outcome]:
@@ -189,6 +191,17 @@ def outcomes(world: World, attempt: Attempt, *, holds_unit: bool = True) -> Iter
         yield off, "swapoff ran out of memory" if world.swap and world.heavy else ""
         yield off._replace(fstab=False), ""
         yield off._replace(fstab=False, native_unit=False), ""
+    elif attempt.step == "undo-relabel":
+        assert attempt.back is not None
+        labelled = world._replace(label=attempt.back.label)
+        changed = attempt.back.deploy_vfio != world.deploy_vfio
+        yield _deploy_label(labelled, attempt.back.deploy_vfio) if changed else labelled, ""
+    elif attempt.step == "undo-disable-swap":
+        assert attempt.back is not None
+        back = world._replace(native_unit=attempt.back.native_unit, promised=False)
+        yield back, ""
+        yield back._replace(fstab=attempt.back.fstab), ""
+        yield back._replace(fstab=attempt.back.fstab, swap=attempt.back.swap), ""
     else:
         yield _kubelet_starts(world._replace(promised=True))
 

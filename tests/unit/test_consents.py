@@ -14,7 +14,7 @@ import pytest
 from model_session import BOOK, ModelSession, Ui, calm, whole
 from order_model import NODE, World
 
-from gpufix import recovery, resources, results
+from gpufix import recovery, resources, results, running
 from gpufix import walk as walk_module
 from gpufix.consents import Request
 from gpufix.core.answers import load_answers, override
@@ -326,13 +326,13 @@ def test_the_vms_are_as_announced_only_once_the_label_says_so(
     monkeypatch: pytest.MonkeyPatch, choice: str, target: str
 ) -> None:
     targets: list[str] = []
-    real = recovery.judge
+    real = running.judge
 
     def judge(facts: Any, diagnosis: Any, wanted: str = "") -> Any:
         targets.append(wanted)
         return real(facts, diagnosis, wanted)
 
-    monkeypatch.setattr(recovery, "judge", judge)
+    monkeypatch.setattr(running, "judge", judge)
     wizard = attended(World(), lambda message, options: choice if choice in options else "container")
     recovery.recover(wizard, Request([BOOK]))  # type: ignore[arg-type]
     assert targets[-1] == target

@@ -20,7 +20,7 @@ NOON = datetime(2026, 12, 2, 12, 0, tzinfo=UTC)
 
 def test_lines_are_numbered_dated_and_versioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    journal = Journal.start("omen2", lambda: NOON)
+    journal = Journal.start(state_folder(), "omen2", lambda: NOON)
     journal.write("run-start", node="omen2")
     journal.write("consent", step="relabel", note="password=hunter2", nested={"token": ["Bearer abcdefghijkl"]})
     journal.close()
@@ -39,7 +39,7 @@ def test_each_line_is_flushed_before_the_next_thing_happens(tmp_path: Path, monk
     flushed: list[int] = []
     real = os.fsync
     monkeypatch.setattr(os, "fsync", lambda handle: (flushed.append(handle), real(handle))[1])
-    journal = Journal(tmp_path / "run")
+    journal = Journal.create(tmp_path / "run")
     before = len(flushed)
     journal.write("intent", step="relabel")
     assert len(flushed) == before + 1
@@ -50,13 +50,13 @@ def test_a_state_folder_that_cannot_be_written_stops_the_run(tmp_path: Path) -> 
     blocker = tmp_path / "file"
     blocker.write_text("")
     with pytest.raises(GpufixError) as caught:
-        Journal(blocker / "run")
+        Journal.create(blocker / "run")
     assert "nothing was changed" in caught.value.hint
     assert caught.value.exit_status is ExitStatus.STEP_FAILED
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal(tmp_path / "run")
+    journal = Journal.create(tmp_path / "run")
 
     def full(handle: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")

@@ -34,7 +34,7 @@ def go(
 ) -> tuple[list[StepResult], list[dict[str, Any]]]:
     session.target = target
     number = len(list(tmp_path.iterdir()))
-    journal = Journal(tmp_path / f"run{number}")
+    journal = Journal.create(tmp_path / f"run{number}")
     walker = Walker(
         session,
         BOOK,
@@ -240,7 +240,7 @@ def test_a_world_that_vanishes_in_the_middle_is_told_as_it_is(tmp_path: Path, at
 
 def test_a_gate_that_stood_open_is_followed_by_a_fresh_look_at_the_next_step(tmp_path: Path) -> None:
     session = ModelSession(World("container", deploy_vfio=False, container=False), Ui(apply_all), calm, whole)
-    journal = Journal(tmp_path / "run")
+    journal = Journal.create(tmp_path / "run")
     first = session.read()
     session.world = session.world._replace(label="vm-passthrough", deploy_vfio=True, operator=False)
     walker = Walker(
@@ -259,7 +259,7 @@ def test_a_gate_that_stood_open_is_followed_by_a_fresh_look_at_the_next_step(tmp
 
 def test_the_journal_stops_the_run_when_it_cannot_be_written(tmp_path: Path) -> None:
     session = ModelSession(World(), Ui(apply_all), calm, whole)
-    journal = Journal(tmp_path / "run")
+    journal = Journal.create(tmp_path / "run")
     journal.close()
     walker = Walker(
         session,

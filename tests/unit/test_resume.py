@@ -1,0 +1,570 @@
+"""Going on with a run and undoing it, over the model world: killed anywhere, it ends as if it had not been."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_session import BOOK, SICK, ModelSession, Ui, calm, whole
+from order_model import NODE, World
+
+from gpufix import recovery, resuming, runs, undoing
+from gpufix import walk as walk_module
+from gpufix.consents import Request
+from gpufix.core.answers import load_answers
+from gpufix.core.answers_format import sample
+from gpufix.core.plan_data import Given
+from gpufix.core.run_history import read_history, steps_of
+from gpufix.errors import ExitStatus, GpufixError
+from gpufix.runs import Run, list_runs, open_run, run_to_resume, run_to_undo, to_prune
+from gpufix.world.journal import JOURNAL, Journal, state_folder
+
+INCIDENT = World()
+ASKED = Request([BOOK], who="tester@bench")
+Choose = Callable[[str, Sequence[str]], str]
+
+
+class Killed(BaseException):
+    """Stands for the process's death: nothing in gpufix may catch it and go on."""
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(walk_module, "POLL_SECONDS", 5.0)
+    monkeypatch.setattr(runs, "process_began", lambda pid: "")  # the process of every journal here is dead
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def choose(**wanted: str) -> Choose:
+    """Applies everything; ``wanted`` maps a word of the question to another choice."""
+
+    def decide(message: str, options: Sequence[str]) -> str:
+        for word, choice in wanted.items():
+            if word.replace("_", "-") in message and choice in options:
+                return choice
+        return next(one for one in ("apply", "on", "container", *options) if one in options)
+
+    return decide
+
+
+def session(world: World, decide: Choose | None = None, meanwhile: Callable[[World], World] = calm) -> ModelSession:
+    return ModelSession(world, Ui(decide or choose()), meanwhile, whole)
+
+
+def recover(one: ModelSession, request: Request = ASKED) -> Any:
+    return recovery.recover(one, request)  # type: ignore[arg-type]
+
+
+def resume(one: ModelSession, run: Run | None = None, request: Request = ASKED) -> Any:
+    return resuming.resume(one, request, run or run_to_resume(state_folder(), NODE))  # type: ignore[arg-type]
+
+
+def undo(one: ModelSession, only: str = "") -> Any:
+    return undoing.undo(one, ASKED, run_to_undo(state_folder(), NODE), only)  # type: ignore[arg-type]
+
+
+class Death:
+    """Kills at the ``at``-th line of a journal: before it is written, after, or in the middle of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> None:
+        self.left, self.happened = at, False
+        real = Journal.write
+
+        def write(journal: Journal, event: str, **fields: Any) -> None:
+            self.left -= 1
+            if self.left == 0:
+                self.happened = True
+                if how != "before":
+                    real(journal, event, **fields)
+                if how == "torn":
+                    path = journal.folder / JOURNAL
+                    path.write_bytes(path.read_bytes()[: -len(event) - 12])
+                raise Killed
+            if self.left < 0 and self.happened:
+                raise Killed  # a dead process writes no more
+            real(journal, event, **fields)
+
+        monkeypatch.setattr(Journal, "write", write)
+        self.stop = lambda: monkeypatch.setattr(Journal, "write", real)
+
+
+def lines_of(run: Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.folder / JOURNAL).read_text().splitlines()]
+
+
+def killed(monkeypatch: pytest.MonkeyPatch, event: str, step: str = "", world: World = INCIDENT) -> ModelSession:
+    """A session whose recovery was killed right after ``event`` of ``step`` was on disk."""
+    real = Journal.write
+
+    def write(journal: Journal, name: str, **fields: Any) -> None:
+        real(journal, name, **fields)
+        if name == event and step in ("", fields.get("step")):
+            raise Killed
+
+    one = session(world)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Journal, "write", write)
+        recover(one)
+    return one
+
+
+# --- killed anywhere, the end is the same ----------------------------------------------------------------------------
+
+
+def undisturbed() -> tuple[World, int]:
+    one = session(INCIDENT)
+    result = recover(one)
+    assert result.status is ExitStatus.OK
+    (run,) = list_runs(state_folder())
+    return one.world, len(lines_of(run))
+
+
+LINES = 23
+"""Of the journal of a whole recovery; the test below holds it to that."""
+
+
+def test_a_whole_recovery_has_as_many_lines_as_are_tried_here() -> None:
+    assert undisturbed()[1] == LINES
+
+
+@pytest.mark.parametrize("how", ["before", "after", "torn"])
+@pytest.mark.parametrize("at", range(1, LINES + 1))
+def test_killed_at_any_line_of_the_journal_and_resumed(monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> None:
+    one = session(INCIDENT)
+    death = Death(monkeypatch, at, how)
+    with pytest.raises(Killed):
+        recover(one)
+    death.stop()
+    assert one.fault == ""
+    left = list_runs(state_folder())
+    if not left or left[0].state in ("unreadable", "finished"):  # it died before its first line, or with its last
+        assert at in (1, LINES)
+        result = recover(one)
+        assert result.status is ExitStatus.OK
+    else:
+        assert [run.state for run in left] == ["unfinished"]
+        result = resume(one)
+        assert result.status is ExitStatus.OK, result.line
+        (run,) = list_runs(state_folder())
+        assert run.state == "finished" and run.history.broken == ()
+        numbers = [line["seq"] for line in read_history((run.folder / JOURNAL).read_text()).lines]
+        assert numbers == sorted(set(numbers))
+        assert "unknown" not in {step.outcome for step in steps_of(run.history)}
+    assert one.fault == ""
+    end = one.world
+    again = session(INCIDENT)
+    assert recover(again).status is ExitStatus.OK
+    assert end == again.world
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+def test_an_undo_killed_anywhere_and_resumed_restores_the_start(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    one = session(INCIDENT)
+    recover(one)
+    death = Death(monkeypatch, at, "after")
+    with suppress(Killed):
+        undo(one)
+    death.stop()
+    assert death.happened, "an undo of both steps has at least 11 lines"
+    last = list_runs(state_folder())[-1]
+    result = resume(one, last) if last.is_open and last.history.kind == "undo" else undo(one)
+    assert result.status is ExitStatus.OK, result.line
+    assert (one.world.label, one.world.swap, one.world.fstab) == (INCIDENT.label, INCIDENT.swap, INCIDENT.fstab)
+    assert one.fault == ""
+
+
+def test_a_resumed_resume_goes_on_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "intent", "disable-swap")
+    death = Death(monkeypatch, 4, "after")
+    with pytest.raises(Killed):
+        resume(one)
+    death.stop()
+    assert resume(one).status is ExitStatus.OK
+    (run,) = list_runs(state_folder())
+    assert [line["event"] for line in run.history.lines].count("resume") == 2
+
+
+# --- what is begun and has no result is settled by looking ----------------------------------------------------------
+
+
+def test_an_intent_without_a_result_is_settled_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "applied", "relabel")
+    result = resume(one)
+    assert result.status is ExitStatus.OK
+    assert "relabel            done: found done: node.workload_config is container" in one.ui.text
+    (run,) = list_runs(state_folder())
+    (settled,) = run.history.all("settled")
+    assert (settled["step"], settled["outcome"]) == ("relabel", "done")
+
+
+def test_a_step_that_had_no_effect_is_found_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "intent", "disable-swap")
+    assert resume(one).status is ExitStatus.OK
+    assert "disable-swap       not done: found not done: swap.active is true" in one.ui.text
+
+
+def test_the_world_is_believed_over_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "step-result", "disable-swap")
+    one.world = one.world._replace(swap=True, label="vm-passthrough", deploy_vfio=True)
+    result = resume(one)
+    assert result.status is ExitStatus.OK
+    assert one.applied.count("relabel") == 2 and one.applied.count("disable-swap") == 2
+    assert one.fault == ""
+
+
+def test_a_kubelet_that_was_started_gets_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "applied", "restart-kubelet")
+    looks = iter(range(100))
+
+    def slowly(world: World) -> World:
+        return world._replace(kubelet="auto-restart" if next(looks) < 3 else "active")
+
+    one.meanwhile = slowly
+    assert resume(one).status is ExitStatus.OK
+    assert one.applied.count("restart-kubelet") == 1, "it came up, so it is not started once more"
+
+
+# --- what a person may choose ----------------------------------------------------------------------------------------
+
+
+def test_recover_offers_the_unfinished_run_and_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "step-result", "disable-swap")
+    asked: list[tuple[str, list[str]]] = []
+
+    def decide(message: str, options: Sequence[str]) -> str:
+        asked.append((message, list(options)))
+        return choose()(message, options)
+
+    one.ui.choose = decide
+    assert recover(one).status is ExitStatus.OK
+    (run,) = list_runs(state_folder())
+    assert asked[0] == (f"The run {run.id}:", ["on", "undo", "close", "new", "quit"])
+    assert [message for message, _ in asked[1:]] == ["restart-kubelet:"], "what is done, and the answers, are not asked"
+    assert "Unfinished:" in one.ui.text
+
+
+def test_a_new_run_closes_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "step-result", "relabel")
+    one.ui.choose = choose(The_run="new", **{"The run": "new"})
+    assert recover(one).status is ExitStatus.OK
+    first, second = list_runs(state_folder())
+    assert (first.state, second.state) == ("finished", "finished")
+    assert first.history.end and first.history.end["closed"] is True
+
+
+@pytest.mark.parametrize(("choice", "state", "status"), [("quit", "unfinished", 3), ("close", "finished", 3)])
+def test_quit_leaves_it_open_and_close_ends_it(
+    monkeypatch: pytest.MonkeyPatch, choice: str, state: str, status: int
+) -> None:
+    one = killed(monkeypatch, "step-result", "relabel")
+    before = one.world
+    one.ui.choose = choose(**{"The run": choice})
+    result = resume(one)
+    assert (result.status, one.world) == (status, before)
+    assert list_runs(state_folder())[0].state == state
+
+
+def test_undo_is_offered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "step-result", "disable-swap")
+    one.ui.choose = choose(**{"The run": "undo"})
+    result = recover(one)
+    assert result.status is ExitStatus.OK, result.line
+    assert one.world.swap and one.world.fstab and one.world.label == "vm-passthrough"
+    assert [run.state for run in list_runs(state_folder())] == ["undone", "finished"]
+
+
+def test_done_by_hand_is_believed_only_where_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "intent", "disable-swap")
+    answers = iter(["done", "done", "on"])
+    looks: list[World] = []
+
+    def decide(message: str, options: Sequence[str]) -> str:
+        if "The run" not in message:
+            return choose()(message, options)
+        choice = next(answers)
+        if len(looks) == 1:  # by now somebody has done it by hand
+            one.world = one.world._replace(swap=False, fstab=False, kubelet="inactive")
+        looks.append(one.world)
+        return choice
+
+    one.ui.choose = decide
+    assert resume(one).status is ExitStatus.OK
+    assert "disable-swap is not done: swap.active is true, wanted false" in one.ui.text
+    assert "marked done by hand by tester@bench" in one.ui.text
+    assert one.applied.count("disable-swap") == 0
+
+
+def test_a_step_that_failed_or_was_declined_can_be_gone_on_with() -> None:
+    one = session(INCIDENT, choose(disable_swap="quit"))
+    assert recover(one).status is ExitStatus.DECLINED
+    (run,) = list_runs(state_folder())
+    assert run.state == "stopped"
+    one.ui.choose = choose()
+    assert resume(one).status is ExitStatus.OK
+    assert [run.state for run in list_runs(state_folder())] == ["finished"]
+
+
+def test_a_run_that_changed_nothing_is_not_offered() -> None:
+    one = session(INCIDENT, choose(relabel="quit"))
+    assert recover(one).status is ExitStatus.DECLINED
+    assert open_run(state_folder(), NODE, "") is None
+
+
+# --- without a person ------------------------------------------------------------------------------------------------
+
+
+def answered(tmp_path: Path, target: str = "container") -> Request:
+    text = sample(BOOK, NODE).replace("  #target_workload: container", f"  target_workload: {target}")
+    for step in ("relabel", "disable-swap"):
+        text = text.replace(f"  {step}: false", f"  {step}: true")
+    for step in ("stop-vfio-manager", "restart-kubelet"):
+        text = text.replace(f"  {step}: false", f"  {step}: {NODE}")
+    path = tmp_path / "answers.yml"
+    path.write_text(text)
+    answers, _ = load_answers(text, str(path), [BOOK])
+    return Request([BOOK], answers, {"target_workload": Given(target, f"{path}:4:20")}, who="cron@bench")
+
+
+def test_unattended_the_same_run_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one = killed(monkeypatch, "intent", "disable-swap")
+    assert recover(one, answered(tmp_path)).status is ExitStatus.OK
+    (run,) = list_runs(state_folder())
+    assert run.history.process["who"] == "cron@bench"
+
+
+def test_unattended_other_answers_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one = killed(monkeypatch, "intent", "disable-swap")
+    before = one.world
+    with pytest.raises(GpufixError, match="is unfinished and was begun with container") as caught:
+        recover(one, answered(tmp_path, "vm-passthrough"))
+    assert caught.value.exit_status is ExitStatus.BLOCKED
+    assert one.world == before
+
+
+def test_unattended_a_run_for_something_else_is_not_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = killed(monkeypatch, "step-result", "relabel")
+    one.finding = replace(SICK, id="client-cert-expired")
+    with pytest.raises(GpufixError, match="what ails the node now is client-cert-expired"):
+        recover(one, answered(tmp_path))
+    one.ui.choose = choose(**{"The run": "undo"})
+    assert resume(one).status is ExitStatus.OK, "undoing does not ask what ails the node"
+
+
+# --- undo ------------------------------------------------------------------------------------------------------------
+
+
+def start(one: World) -> tuple[Any, ...]:
+    return one.label, one.deploy_vfio, one.swap, one.fstab, one.native_unit
+
+
+@pytest.mark.parametrize(
+    "world",
+    [INCIDENT, World(native_unit=True), World(fstab=False), World(label="", default="container", deploy_vfio=False)],
+)
+def test_undoing_a_whole_run_restores_the_start(world: World) -> None:
+    one = session(world)
+    assert recover(one).status is ExitStatus.OK
+    one.applied.clear()
+    result = undo(one)
+    assert result.status is ExitStatus.OK, result.line
+    assert start(one.world) == start(world)
+    assert one.applied == ["undo-disable-swap", "undo-relabel"], "the newest first"
+    assert one.fault == ""
+    assert [run.state for run in list_runs(state_folder())] == ["undone", "finished"]
+    with pytest.raises(GpufixError, match="nothing to undo"):
+        undo(one)
+
+
+def test_the_gate_of_an_undo_says_that_the_node_dies_again() -> None:
+    one = session(INCIDENT)
+    recover(one)
+    one.ui.said.clear()
+    undo(one)
+    assert "after a restart or a reboot this node is dead again" in " ".join(one.ui.text.split())
+    assert "restart-kubelet    stays as it is: A kubelet that has started cannot be unstarted" in one.ui.text
+    assert "stop-vfio-manager  stays as it is" in one.ui.text
+
+
+def test_one_step_can_be_undone_alone() -> None:
+    one = session(INCIDENT)
+    recover(one)
+    assert undo(one, "disable-swap").status is ExitStatus.OK
+    assert one.world.swap and one.world.label == "container"
+    assert [run.state for run in list_runs(state_folder())] == ["finished", "finished"]
+    with pytest.raises(GpufixError, match="did nothing in a step 'disable-swp'") as caught:
+        undo(one, "disable-swp")
+    assert "disable-swap" in caught.value.hint
+    with pytest.raises(GpufixError, match=r"nothing of the run .* can be undone: restart-kubelet: A kubelet"):
+        undo(one, "restart-kubelet")
+
+
+def test_undoing_towards_passthrough_asks_who_dies() -> None:
+    one = session(INCIDENT)
+    recover(one)
+    one.ui.said.clear()
+    undo(one)
+    told = one.ui.text
+    assert told.count("These processes use the GPU and die") == 1, "at the label's gate, not at that of swap"
+
+
+def test_a_job_that_came_after_the_gate_stops_the_undo() -> None:
+    one = session(INCIDENT)
+    recover(one)
+
+    def decide(message: str, options: Sequence[str]) -> str:
+        if message == "undo-relabel:":
+            one.world = one.world._replace(jobs=frozenset({1, 2}))
+        return choose()(message, options)
+
+    one.ui.choose = decide
+    result = undo(one)
+    assert result.status is ExitStatus.BLOCKED
+    assert "GPU processes nobody agreed to: 2" in result.line
+    assert one.world.label == "container" and one.fault == ""
+
+
+def test_the_first_attempt_says_what_the_start_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = session(INCIDENT)
+    one.ends = lambda possible: possible[min(1, len(possible) - 2)] if len(possible) > 2 else possible[-1]  # no fstab
+    one.ui.choose = choose()
+    assert recover(one).status is not ExitStatus.OK
+    one.ends = whole
+    assert resume(one).status is ExitStatus.OK
+    assert undo(one).status is ExitStatus.OK
+    assert start(one.world) == start(INCIDENT)
+
+
+def test_fstab_edited_between_two_attempts_is_left_to_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "intent", "disable-swap")
+    (run,) = list_runs(state_folder())
+    assert resume(one).status is ExitStatus.OK
+    text = (run.folder / JOURNAL).read_text()
+    before, _, after = text.rpartition('"fstab_sha256": "' + "a" * 64)
+    (run.folder / JOURNAL).write_text(before + '"fstab_sha256": "' + "c" * 64 + after)
+    result = undo(one)
+    assert result.status is ExitStatus.OK
+    assert "somebody edited /etc/fstab between two attempts at it" in " ".join(one.ui.text.split())
+    assert not one.world.swap, "the labels are undone, swap is not"
+
+
+def test_undoing_never_trusts_another_node_of_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = session(INCIDENT)
+    recover(one)
+    (run,) = list_runs(state_folder())
+    text = (run.folder / JOURNAL).read_text().replace('"node_uid": ""', '"node_uid": "of-another-cluster"', 1)
+    (run.folder / JOURNAL).write_text(text)
+    with pytest.raises(GpufixError, match="was on another node of this name") as caught:
+        undo(one)
+    assert caught.value.exit_status is ExitStatus.BLOCKED
+    assert recover(session(INCIDENT)).status is ExitStatus.OK, "and recover does not offer it"
+
+
+def test_an_older_run_is_undone_after_the_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = session(INCIDENT)
+    recover(one)
+    first = list_runs(state_folder())[0]
+    one.world = INCIDENT
+    recover(one)
+    with pytest.raises(GpufixError, match="after the run"):
+        run_to_undo(state_folder(), first.id)
+    undo(one)
+    assert run_to_undo(state_folder(), NODE).id == first.id
+
+
+def test_check_shows_the_plan_of_an_undo_and_changes_nothing() -> None:
+    one = session(INCIDENT)
+    recover(one)
+    before = one.world
+    result = undoing.undo(one, Request([BOOK], check=True), run_to_undo(state_folder(), NODE))  # type: ignore[arg-type]
+    assert result.made is not None and one.world == before
+    assert [step["id"] for step in result.made["steps"]] == ["undo-disable-swap", "undo-relabel"]
+    assert len(list_runs(state_folder())) == 1
+
+
+# --- one at a time ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_process_lives_is_not_taken_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "step-result", "relabel")
+    (run,) = list_runs(state_folder())
+    monkeypatch.setattr(runs, "process_began", lambda pid: run.history.process["pid_began"])
+    for find in (run_to_resume, run_to_undo):
+        with pytest.raises(GpufixError, match=r"is going on: tester@bench \(process \d+\)") as caught:
+            find(state_folder(), NODE)
+        assert caught.value.exit_status is ExitStatus.LOCKED
+    assert one.world.label == "container"
+
+
+def test_a_journal_has_one_writer(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path / "run")
+    journal.write("run-start", node=NODE)
+    with pytest.raises(GpufixError, match="is being written by another process") as caught:
+        Journal.reopen(tmp_path / "run", 1)
+    assert caught.value.exit_status is ExitStatus.LOCKED
+    journal.close()
+    again = Journal.reopen(tmp_path / "run", 1)
+    again.write("resume")
+    again.close()
+    assert [line["seq"] for line in read_history((tmp_path / "run" / JOURNAL).read_text()).lines] == [1, 2]
+
+
+def test_a_hold_that_was_lost_stops_the_next_change() -> None:
+    one = session(INCIDENT)
+
+    class Lost:
+        words = "lease"
+
+        def name_run(self, run: str) -> None: ...
+
+        def fence(self, step: str) -> None:
+            if step == "disable-swap":
+                raise GpufixError("omen2 was taken over by jane@other", "", ExitStatus.LOCKED)
+
+    one.holding = Lost()  # type: ignore[assignment]
+    result = recover(one)
+    assert result.status is ExitStatus.LOCKED
+    assert "taken over by jane@other; nothing of it was done" in result.line
+    assert one.applied == ["relabel", "stop-vfio-manager"]
+
+
+# --- which run is meant ----------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_gone_on_with_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GpufixError, match="no run 'omen2'"):
+        run_to_resume(state_folder(), NODE)
+    with pytest.raises(GpufixError, match="which run") as caught:
+        run_to_resume(state_folder(), None)
+    assert "none is unfinished" in caught.value.hint
+    one = killed(monkeypatch, "step-result", "relabel")
+    assert run_to_resume(state_folder(), None).state == "unfinished"
+    resume(one)
+    with pytest.raises(GpufixError, match="has ended: there is nothing to go on with"):
+        run_to_resume(state_folder(), NODE)
+
+
+def test_the_clock_says_nothing_of_which_run_is_the_last() -> None:
+    one = session(INCIDENT)
+    recover(one)
+    first = list_runs(state_folder())[0]
+    first.folder.rename(first.folder.with_name("20991231T000000Z-omen2-1"))  # the clock was ahead then
+    one.world = INCIDENT
+    recover(one)
+    assert [run.number for run in list_runs(state_folder())] == [1, 2]
+    assert run_to_undo(state_folder(), NODE).number == 2
+
+
+def test_prune_leaves_what_can_be_gone_on_with() -> None:
+    one = session(INCIDENT, choose(disable_swap="quit"))
+    recover(one)
+    assert to_prune(list_runs(state_folder()), 0) == []
+    one.ui.choose = choose(**{"The run": "new"})
+    recover(one)
+    assert [run.number for run in to_prune(list_runs(state_folder()), 0)] == [1, 2]
