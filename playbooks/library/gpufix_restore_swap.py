@@ -258,7 +258,7 @@ def _once(entries: List[Any], name: str) -> List[Any]:
 
 
 def _absolute(path: str, where: str) -> str:
-    if path and os.path.normpath(path) != path:
+    if path and (os.path.normpath(path) != path or path.startswith("//")):
         raise _wrong(where, f"is not a plain absolute path: {path[:80]!r}")
     return path
 
