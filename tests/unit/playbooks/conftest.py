@@ -21,7 +21,7 @@ from standin import Standin
 
 PLAYBOOKS = Path(__file__).parents[3] / "playbooks"
 STANDIN = Path(__file__).with_name("standin.py")
-TOOLS = ("systemctl", "swapoff", "journalctl", "systemd-detect-virt", "dmesg", "crictl", "ctr")
+TOOLS = ("systemctl", "swapoff", "swapon", "journalctl", "systemd-detect-virt", "dmesg", "crictl", "ctr")
 
 # where Ansible finds them when it runs a playbook of that folder
 if str(PLAYBOOKS / "module_utils") not in ansible.module_utils.__path__:

@@ -6,7 +6,7 @@ The folder is named by STANDIN_ROOT. ``state.json`` in it holds systemd's units 
 """
 
 # pathlib takes longer to import than all the rest
-# ruff: noqa: PTH105, PTH110, PTH119, PTH123
+# ruff: noqa: PTH103, PTH105, PTH108, PTH110, PTH114, PTH119, PTH120, PTH123, PTH211
 
 import json
 import os
@@ -54,10 +54,17 @@ class Standin:
         verb, rest = arguments[0], arguments[1:]
         if verb == "daemon-reload":
             fstab = self.read("etc/fstab") if os.path.exists(self.root + "etc/fstab") else ""
-            listed = [line.split()[0] for line in fstab.split("\n") if line.split()[2:3] == ["swap"] and line[0] != "#"]
+            lines = [line.split() for line in fstab.split("\n") if line[:1] != "#"]
+            listed = [fields[0] for fields in lines if fields[2:3] == ["swap"]]
             for name in [name for name, unit in units.items() if unit.get("SourcePath") == "/etc/fstab"]:
                 if units[name]["What"] not in listed:
                     del units[name]
+            known = {
+                unit.get("What") for unit in units.values() if not unit.get("FragmentPath", "").startswith("/etc/")
+            }
+            for what in [what for what in listed if what not in known]:
+                name = what.strip("/").replace("/", "-") + ".swap"
+                units.setdefault(name, self.generated(what, name))
             return 0
         names, properties = [], []
         while rest:
@@ -76,11 +83,26 @@ class Standin:
             unit.update(state["after_stop"] or {"ActiveState": "inactive", "SubState": "dead"})
         elif verb in ("start", "restart"):
             unit.update(state["after_start"] or {"ActiveState": "active", "SubState": "running"})
+            if unit.get("makes") and unit["makes"] not in self.read("proc/swaps"):
+                self.write("proc/swaps", unit["makes"] + " partition 100 0 100\n", "a")
         elif verb == "mask":
-            if os.path.exists(self.root + "etc/systemd/system/" + names[0]):
+            path = self.root + "etc/systemd/system/" + names[0]
+            if os.path.exists(path) and not os.path.islink(path):
                 self.err.append(f"Failed to mask unit: File /etc/systemd/system/{names[0]} already exists.\n")
                 return 1
+            if not os.path.islink(path):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                os.symlink("/dev/null", path)
+            if unit.get("LoadState") != "masked":
+                unit["was"] = {key: unit.get(key, "") for key in ("LoadState", "UnitFileState", "FragmentPath")}
             unit.update({"LoadState": "masked", "UnitFileState": "masked", "FragmentPath": "/dev/null"})
+        elif verb == "unmask":
+            path = self.root + "etc/systemd/system/" + names[0]
+            if os.path.islink(path):
+                os.unlink(path)
+            unit.update(unit.pop("was", {}))
+        elif verb == "enable":
+            unit["UnitFileState"] = "enabled-runtime" if "--runtime" in arguments else "enabled"
         elif verb == "disable":
             unit["UnitFileState"] = "disabled"
             if "--now" in arguments:
@@ -88,6 +110,19 @@ class Standin:
                 kept = [line for line in self.read("proc/swaps").split("\n") if unit.get("makes", "-none-") not in line]
                 self.write("proc/swaps", "\n".join(kept))
         return 0
+
+    def generated(self, what: str, name: str) -> dict:
+        """A unit of systemd's fstab generator."""
+        path = what.replace(" ", "\\040") + " "
+        active = any(line.startswith(path) for line in self.read("proc/swaps").split("\n"))
+        return {
+            "LoadState": "loaded",
+            "ActiveState": "active" if active else "inactive",
+            "What": what,
+            "FragmentPath": "/run/systemd/generator/" + name,
+            "UnitFileState": "generated",
+            "SourcePath": "/etc/fstab",
+        }
 
     def show(self, units: dict, names: list, properties: list) -> int:
         blocks = []
@@ -97,7 +132,9 @@ class Standin:
                 unit = {"Id": key, "LoadState": "not-found", "ActiveState": "inactive", "SubState": "dead"}
                 unit.update(units.get(key, {}))
                 kept = {field: value for field, value in unit.items() if not properties or field in properties}
-                blocks.append("".join(f"{field}={value}\n" for field, value in kept.items() if field != "makes"))
+                blocks.append(
+                    "".join(f"{field}={value}\n" for field, value in kept.items() if field not in ("makes", "was"))
+                )
         self.out.append("\n".join(blocks))
         return 0
 
@@ -108,6 +145,19 @@ class Standin:
             self.err.append(f"swapoff: {arguments[0]}: swapoff failed: Invalid argument\n")
             return 4
         self.write("proc/swaps", "\n".join(kept))
+        return 0
+
+    def do_swapon(self, state: dict, arguments: list) -> int:
+        priority = int(arguments[1]) if arguments[0] == "-p" else None
+        path = arguments[-1].replace(" ", "\\040")
+        lines = [line for line in self.read("proc/swaps").split("\n") if line]
+        if any(line.startswith(path + " ") for line in lines):
+            self.err.append(f"swapon: {arguments[-1]}: swapon failed: Device or resource busy\n")
+            return 255
+        if priority is None:  # the kernel counts down from -2
+            priority = -2 - sum(line.split()[4].startswith("-") for line in lines[1:])
+        lines.append(f"{path} {state.get('areas', {}).get(arguments[-1], 'file 2097148')} 0 {priority}")
+        self.write("proc/swaps", "\n".join(lines) + "\n")
         return 0
 
     def do_journalctl(self, state: dict, arguments: list) -> int:
