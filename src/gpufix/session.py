@@ -116,6 +116,12 @@ class Session:
         """Load the kubeconfig. Raises GpufixError (status 2) when there is none or it cannot be used."""
         self._cluster = self._cluster or Cluster(self.cluster_access)
 
+    @property
+    def cluster(self) -> Cluster:
+        self.connect()
+        assert self._cluster is not None
+        return self._cluster
+
     def read(self) -> Reading:
         """A fresh look at both sides. Raises GpufixError for a node or a host that does not exist; whatever merely
         could not be read becomes unknown."""
@@ -124,9 +130,7 @@ class Session:
     def _read_cluster(self) -> tuple[dict[str, str], dict[str, str]]:
         if missing := self.cluster_access.missing():
             return {}, {"cluster": missing}
-        self.connect()
-        assert self._cluster is not None
-        return read_cluster(self._cluster, self.node)
+        return read_cluster(self.cluster, self.node)
 
     def _read_host(self) -> tuple[dict[str, str], dict[str, str]]:
         result = self.run(READ_NODE, self.host, {"gpufix_host": self.host}, show=False)

@@ -25,7 +25,7 @@ PAGE = 500
 
 
 class Unreadable(Exception):
-    """One thing that could not be read. ``kind`` is forbidden | unreachable | unauthorized | failed."""
+    """One thing that could not be read. ``kind`` is forbidden | unreachable | unauthorized | absent | conflict | failed."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -89,8 +89,9 @@ class Cluster:
         api = client.ApiClient(configuration)
         self._core = client.CoreV1Api(api)
         self._custom = client.CustomObjectsApi(api)
+        self._coordination = client.CoordinationV1Api(api)
 
-    def _call(self, what: str, method: Callable[..., Any], *args: str, **query: str | int) -> dict[str, Any]:
+    def _call(self, what: str, method: Callable[..., Any], *args: Any, **query: str | int) -> dict[str, Any]:
         """One request, as JSON. Raises Unreadable; its kind is ``absent`` for 404."""
         try:
             response = method(
@@ -112,7 +113,7 @@ class Cluster:
             message = str(json.loads(body).get("message") or "")
         except (ValueError, AttributeError):
             message = ""
-        kind = {401: "unauthorized", 403: "forbidden", 404: "absent"}.get(status, "failed")
+        kind = {401: "unauthorized", 403: "forbidden", 404: "absent", 409: "conflict"}.get(status, "failed")
         return Unreadable(kind, f"{what}: {status} {message}".strip())
 
     def _pages(self, what: str, method: Callable[..., Any], *args: str, **query: str | int) -> list[dict[str, Any]]:
@@ -136,6 +137,21 @@ class Cluster:
 
     def events(self, field_selector: str) -> list[dict[str, Any]]:
         return self._pages("list events", self._core.list_event_for_all_namespaces, field_selector=field_selector)
+
+    def lease(self, namespace: str, name: str) -> dict[str, Any]:
+        return self._call(f"get lease {namespace}/{name}", self._coordination.read_namespaced_lease, name, namespace)
+
+    def create_lease(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises Unreadable, of kind ``conflict`` where there is one already."""
+        metadata = body["metadata"]
+        what, create = f"create lease {metadata['name']}", self._coordination.create_namespaced_lease
+        return self._call(what, create, metadata["namespace"], body)
+
+    def replace_lease(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises Unreadable, of kind ``conflict`` where it is no longer the one that ``body`` was made from."""
+        metadata = body["metadata"]
+        what, change = f"replace lease {metadata['name']}", self._coordination.replace_namespaced_lease
+        return self._call(what, change, metadata["name"], metadata["namespace"], body)
 
     def custom(self, group: str, version: str, plural: str) -> list[dict[str, Any]]:
         """Objects of a custom resource in all namespaces; empty where its definition does not exist (a fact)."""
