@@ -237,9 +237,7 @@ def test_it_may_say_it_as_a_date(api: Sick, cluster: Cluster, slept: list[float]
 
 
 @pytest.mark.parametrize("said", ["60", "99999999", "Fri, 01 Jan 2100 00:00:00 GMT"])
-def test_one_that_wants_to_be_left_alone_is(
-    api: Sick, cluster: Cluster, slept: list[float], said: str
-) -> None:
+def test_one_that_wants_to_be_left_alone_is(api: Sick, cluster: Cluster, slept: list[float], said: str) -> None:
     api.for_good = status(429, "too many requests", Retry_After=said)
     with pytest.raises(Unreadable, match="it asks to wait") as caught:
         cluster.nodes()
