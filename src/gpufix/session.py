@@ -12,6 +12,7 @@ from typing import Protocol
 from gpufix import resources
 from gpufix.core.diagnose import Signatures, diagnose, load_signatures
 from gpufix.core.fold import PlayResult, Trouble, explain, finish, fold, progress
+from gpufix.core.marks import MarkSignature, load_remediators
 from gpufix.core.observations import OBSERVATIONS
 from gpufix.core.parse import parse_snapshot
 from gpufix.core.render.terminal import Style
@@ -61,6 +62,10 @@ class Reading:
 
 def read_signatures() -> Signatures:
     return load_signatures(resources.read_text("signatures.yml"))
+
+
+def read_remediators() -> tuple[MarkSignature, ...]:
+    return load_remediators(resources.read_text("remediators.yml"))
 
 
 def judge_snapshot(snapshot: Snapshot, signatures: Signatures) -> Reading:
