@@ -11,7 +11,8 @@ short_description: Set or remove labels of a node, with a dry run on the server 
 description:
   - Reads the node and sends a patch of the labels that differ. In check mode the patch is a dry run on the server, so
     that rights and admission are tried too.
-  - The patch holds only for the version of the node that was read, so no change made meanwhile is overwritten.
+  - The patch holds only for the version of the node that was read, so no change made meanwhile is overwritten. One
+    whose answer was lost is not repeated before the node was read again.
   - Without O(labels) it only reads.
 version_added: "0.1.0"
 options:
@@ -91,6 +92,7 @@ uid:
 import json
 import os
 import re
+from time import sleep
 from typing import Any, Dict, List, Optional
 from urllib.parse import quote
 
@@ -99,12 +101,28 @@ from ansible.module_utils.gpufix_redact import redact
 
 PREFIX = "nvidia.com/gpu."
 ATTEMPTS = 5
+FAILURES = 3
+"""So often in a row what may pass by itself is met before it is told."""
+PAUSE = 1.0
+LONGEST_PAUSE = 5.0
+"""A server that wants to be left alone for longer is not asked again."""
+PASSING = (429, 500, 502, 503, 504)
+UNSURE = "whether the labels were changed is not known"
 
 Labels = Dict[str, Optional[str]]
 
 
 class Refusal(Exception):
     """Why the labels are not changed, in one line."""
+
+
+class Passing(Refusal):
+    """A failure that may pass by itself in ``pause`` seconds. ``unsure``: it may have been done all the same."""
+
+    def __init__(self, text: str, unsure: bool, pause: float = PAUSE) -> None:
+        super().__init__(text)
+        self.unsure = unsure
+        self.pause = max(PAUSE, pause)
 
 
 def shown(labels: Dict[str, str], asked: List[str]) -> Dict[str, str]:
@@ -117,12 +135,12 @@ def changes(labels: Dict[str, str], wanted: Labels) -> Labels:
     return {name: value for name, value in sorted(wanted.items()) if labels.get(name) != value}
 
 
-def compare(labels: Dict[str, str], expected: Labels) -> None:
+def compare(labels: Dict[str, str], expected: Labels, so_far: str = "nothing was done") -> None:
     """Pure. Raises Refusal when a label is not what was previewed."""
     for name, value in sorted(expected.items()):
         if labels.get(name) != value:
             raise Refusal(
-                f"label {name} is {_word(labels.get(name))} now and was {_word(value)} in the preview; nothing was done"
+                f"label {name} is {_word(labels.get(name))} now and was {_word(value)} in the preview; {so_far}"
             )
 
 
@@ -154,6 +172,8 @@ class Api:
         except ImportError as error:
             raise Refusal(f"the interpreter that runs this lacks the Python package kubernetes: {error}") from None
         self._errors = urllib3.exceptions.HTTPError
+        self._broken = urllib3.exceptions.ProtocolError
+        self._silent = urllib3.exceptions.ReadTimeoutError
         configuration = kubernetes.client.Configuration()
         try:
             kubernetes.config.load_kube_config(
@@ -170,14 +190,25 @@ class Api:
         self.server = configuration.host.rstrip("/")
         self._limits = {
             "timeout": urllib3.Timeout(connect=5, read=timeout),
-            "retries": urllib3.Retry(connect=1, read=0, redirect=0, other=0),
+            # urllib3 by itself would sleep for as long as a Retry-After says, and ten times over
+            "retries": urllib3.Retry(
+                connect=1, read=0, redirect=0, status=0, other=0, respect_retry_after_header=False
+            ),
         }
 
     def read(self, node: str) -> Dict[str, Any]:
+        for _ in range(FAILURES - 1):
+            try:
+                return self._call("GET", node, "", None)
+            except Passing as failure:
+                sleep(failure.pause)
         return self._call("GET", node, "", None)
 
     def patch(self, node: str, labels: Labels, version: str, dry_run: bool) -> Dict[str, Any]:
-        """Patch ``labels`` if the node still has resource version ``version``. Raises Conflict when it has not."""
+        """Patch ``labels`` if the node still has resource version ``version``. Raises Conflict when it has not.
+
+        Sent once: after a Passing that is unsure the node must be read, for the version may be another one by then.
+        """
         body = {"metadata": {"resourceVersion": version, "labels": labels}}
         return self._call("PATCH", node, "?fieldManager=gpufix" + ("&dryRun=All" if dry_run else ""), body)
 
@@ -190,26 +221,35 @@ class Api:
         try:
             response = self._pool.request(verb, url, headers=headers, body=data, **self._limits)
         except (self._errors, OSError) as error:
-            raise Refusal(f"the API server {self.server} cannot be reached: {_reason(error)}") from None
+            text = f"the API server {self.server} cannot be reached: {_reason(error)}"
+            cause = getattr(error, "reason", None) or error
+            if isinstance(cause, self._broken) or (verb == "PATCH" and isinstance(cause, self._silent)):
+                raise Passing(text, verb == "PATCH") from None
+            raise Refusal(text) from None
         try:
             answer = json.loads(response.data)
         except ValueError:
             answer = None
         if response.status >= 400:
             message = answer.get("message", "") if isinstance(answer, dict) else ""
-            raise self._refusal(verb.lower(), node, response.status, _one_line(str(message)))
+            pause = str(response.headers.get("Retry-After", "")).strip()
+            seconds = float(pause) if re.match("[0-9]{1,9}$", pause) else 0.0
+            raise self._refusal(verb.lower(), node, response.status, _one_line(str(message)), seconds)
         if not isinstance(answer, dict) or answer.get("kind") != "Node":
             raise Refusal(f"{self.server} answered with something that is no node")
         return answer
 
-    def _refusal(self, verb: str, node: str, status: int, message: str) -> Refusal:
+    def _refusal(self, verb: str, node: str, status: int, message: str, pause: float) -> Refusal:
         if status == 409:
             return Conflict(message or "conflict")
         if status == 404:
             return Refusal(f"there is no node {node} in the cluster at {self.server}")
         if status in (401, 403):
             return Refusal(f"not allowed to {verb} node {node}: {message or status}")
-        return Refusal(f"{self.server} refused to {verb} node {node}: {status} {message}".rstrip())
+        text = f"{self.server} refused to {verb} node {node}: {status} {message}".rstrip()
+        if status in PASSING and pause <= LONGEST_PAUSE:
+            return Passing(text, verb == "patch" and status != 429, pause)  # what is turned away by 429 was not begun
+        return Refusal(f"{text} (it asks to wait {pause:.0f} s)" if pause > LONGEST_PAUSE else text)
 
 
 class Conflict(Refusal):
@@ -226,36 +266,63 @@ def _one_line(text: str, limit: int = 300) -> str:
 
 
 def set_labels(api: Api, params: Dict[str, Any], check: bool) -> Dict[str, Any]:
-    """Read, compare, patch. Tried again when the node changes in between (its status does, every few seconds)."""
+    """Read, compare, patch. Tried again when the node changes in between (its status does, every few seconds), and when
+    the answer to a patch is lost: then the node itself tells whether it was done."""
     name, wanted = params["node"], _texts(params["labels"])
     expected = _texts(params["expect"])
     asked = list(wanted) + list(expected)
+    failures = 0
+    lost: Optional[Dict[str, str]] = None  # the labels before a patch that may have been done
     for attempt in range(1, ATTEMPTS + 1):
-        node = api.read(name)
+        try:
+            node = api.read(name)
+        except Refusal as refusal:
+            raise Refusal(f"{refusal}; {UNSURE}" if lost is not None else str(refusal)) from None
         metadata = node.get("metadata") or {}
         labels = metadata.get("labels") or {}
         if params["require_uid"] and metadata.get("uid") != params["require_uid"]:
-            raise Refusal(f"node {name} was deleted and made again since the preview; nothing was done")
-        compare(labels, expected)
-        before = shown(labels, asked)
+            so_far = UNSURE if lost is not None else "nothing was done"
+            raise Refusal(f"node {name} was deleted and made again since the preview; {so_far}")
+        if lost is not None and not changes(labels, wanted):
+            return _done(name, metadata, lost, labels, wanted, asked)
+        compare(labels, expected, UNSURE if lost is not None else "nothing was done")
         todo = changes(labels, wanted)
-        result = {"changed": bool(todo), "before": before, "after": before, "uid": metadata.get("uid", "")}
         if not todo:
-            return result
+            before = shown(labels, asked)
+            return {"changed": False, "before": before, "after": before, "uid": metadata.get("uid", "")}
         try:
             answer = api.patch(name, todo, metadata.get("resourceVersion", ""), check)
         except Conflict as conflict:
             if attempt == ATTEMPTS:
                 raise Refusal(f"node {name} changes all the time: {conflict}") from None
             continue
+        except Passing as failure:
+            failures += 1
+            if failure.unsure and not check and lost is None:
+                lost = labels
+            if failures == FAILURES or attempt == ATTEMPTS:
+                raise Refusal(f"{failure}; {UNSURE}" if lost is not None else str(failure)) from None
+            sleep(failure.pause)
+            continue
         labels_after = (answer.get("metadata") or {}).get("labels") or {}
         wrong = changes(labels_after, todo)
         if wrong:
             raise Refusal(f"the cluster kept label {list(wrong)[0]} as {_word(labels_after.get(list(wrong)[0]))}")
-        result["after"] = shown(labels_after, asked)
-        result["diff"] = make_diff(name, labels, labels_after, list(todo))
-        return result
+        return _done(name, metadata, labels, labels_after, todo, asked)
     raise Refusal(f"node {name} changes all the time")
+
+
+def _done(
+    name: str, metadata: Dict[str, Any], before: Dict[str, str], after: Dict[str, str], wanted: Labels, asked: List[str]
+) -> Dict[str, Any]:
+    """Pure. The result of a change that was made."""
+    return {
+        "changed": True,
+        "before": shown(before, asked),
+        "after": shown(after, asked),
+        "uid": metadata.get("uid", ""),
+        "diff": make_diff(name, before, after, list(changes(before, wanted))),
+    }
 
 
 def _texts(labels: Dict[str, Any]) -> Labels:

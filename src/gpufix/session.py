@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from gpufix import resources
 from gpufix.core.diagnose import Signatures, diagnose, load_signatures
 from gpufix.core.fold import PlayResult, Trouble, explain, finish, fold, progress
+from gpufix.core.marks import MarkSignature, load_remediators
 from gpufix.core.observations import OBSERVATIONS
 from gpufix.core.parse import parse_snapshot
 from gpufix.core.render.terminal import Style
@@ -84,6 +85,10 @@ class Reading:
 
 def read_signatures() -> Signatures:
     return load_signatures(resources.read_text("signatures.yml"))
+
+
+def read_remediators() -> tuple[MarkSignature, ...]:
+    return load_remediators(resources.read_text("remediators.yml"))
 
 
 def judge_snapshot(snapshot: Snapshot, signatures: Signatures) -> Reading:
@@ -159,6 +164,12 @@ class Session:
         """Load the kubeconfig. Raises GpufixError (status 2) when there is none or it cannot be used."""
         self._cluster = self._cluster or Cluster(self.cluster_access)
 
+    @property
+    def cluster(self) -> Cluster:
+        self.connect()
+        assert self._cluster is not None
+        return self._cluster
+
     def read(self) -> Reading:
         """A fresh look at both sides. Raises GpufixError for a node or a host that does not exist; whatever merely
         could not be read becomes unknown."""
@@ -167,9 +178,7 @@ class Session:
     def _read_cluster(self) -> tuple[dict[str, str], dict[str, str]]:
         if missing := self.cluster_access.missing():
             return {}, {"cluster": missing}
-        self.connect()
-        assert self._cluster is not None
-        return read_cluster(self._cluster, self.node)
+        return read_cluster(self.cluster, self.node)
 
     def _read_host(self) -> tuple[dict[str, str], dict[str, str]]:
         result = self.run(READ_NODE, self.host, {"gpufix_host": self.host}, show=False)

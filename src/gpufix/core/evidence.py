@@ -44,6 +44,12 @@ def label_of(node: NodeFacts, key: str) -> Evidence:
     return Evidence(f"{NODES} {node.name} labels, no {key}", labels or f"no label {key}")
 
 
+def annotation_of(node: NodeFacts, key: str) -> Evidence:
+    """An annotation that the node has."""
+    raw = cut_member(node.raw, "metadata", "annotations", key)
+    return Evidence(f"{NODES} {node.name} annotation {key}", raw or f"{key}={node.annotations.get(key, '')}")
+
+
 def allocatable_of(node: NodeFacts, resource: str) -> Evidence:
     """What the node offers of ``resource``; where it names none, its whole list says so."""
     raw = cut_member(node.raw, "status", "allocatable", resource)

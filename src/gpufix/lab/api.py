@@ -236,7 +236,9 @@ class Verbs:
         sent, dry = shaped(sent_json(request)), dry_run(request)
         before = self._store.get(target.kind.plural, target.name, target.namespace)
         subject = Subject(target.kind, target.name)
-        if before is None:  # a Lease may be created by an update
+        if before is None:  # a Lease may be created by an update, but not one that was another object
+            if uid := sent["metadata"].get("uid"):
+                raise subject.conflict(f"Precondition failed: UID in precondition: {uid}, UID in object meta: ")
             return Reply(201, self._add(subject, sent, target.namespace, dry))
         if not sent["metadata"].get("resourceVersion"):
             raise subject.invalid("metadata.resourceVersion", 0, "must be specified for an update")

@@ -76,7 +76,7 @@ WantedBy=multi-user.target
 def build(now: float, pace: float = 1.0, kubelet_version: str = "v1.34.4") -> World:
     """The cluster at ``now``, its kubelets just started, nothing running yet; ``advance`` brings it to life."""
     world = World(now, pace)
-    for name in ("default", "kube-system", controllers.NAMESPACE, "kubevirt"):
+    for name in ("default", "kube-system", "kube-node-lease", controllers.NAMESPACE, "kubevirt"):
         world.put("namespaces", {"metadata": {"name": name}, "status": {"phase": "Active"}})
     _policy(world)
     for app in OPERANDS:

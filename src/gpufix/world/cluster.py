@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -22,15 +25,28 @@ from gpufix.text import redact, redact_all
 ClusterFiles = tuple[dict[str, str], dict[str, str]]
 PAGE = 500
 """Objects per request."""
+PAUSES = (0.3, 1.0)
+"""Seconds before a read is tried again, where the server does not say for how long it wants to be left alone."""
+LONGEST_PAUSE = 5.0
+"""A server that wants to be left alone for longer is not asked again: its reason is told instead."""
+_PASSING = (429, 500, 502, 503, 504)
+"""Answers that may be another one a moment later."""
+_LEASE_TIMEOUT = 5
+"""Seconds: a renewal that hangs for long costs the lease."""
+_ANSWER_SECONDS = 60.0
+"""For a whole answer; ``ClusterAccess.timeout`` is only for each piece of it."""
 
 
 class Unreadable(Exception):
-    """One thing that could not be read. ``kind`` is forbidden | unreachable | unauthorized | failed."""
+    """One thing that could not be read or written. ``kind`` is forbidden | unreachable | unauthorized | absent |
+    conflict | failed."""
 
-    def __init__(self, kind: str, reason: str) -> None:
+    def __init__(self, kind: str, reason: str, again_after: float | None = None) -> None:
+        """``again_after``: seconds after which the same may go well; None where that is not to be expected."""
         super().__init__(reason)
         self.kind = kind
         self.reason = reason
+        self.again_after = again_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +76,7 @@ class ClusterAccess:
 class Cluster:
     """A connection to one API server. Raises GpufixError (status 2) when the kubeconfig cannot be used."""
 
-    def __init__(self, access: ClusterAccess) -> None:
+    def __init__(self, access: ClusterAccess, sleep: Callable[[float], None] = time.sleep) -> None:
         if missing := access.missing():
             raise GpufixError(missing, "set KUBECONFIG or give --kubeconfig")
         with warnings.catch_warnings():
@@ -69,6 +85,7 @@ class Cluster:
             from kubernetes import client, config
 
         self._access = access
+        self._sleep = sleep
         self._urllib3 = urllib3
         self._errors = client.exceptions
         path = os.pathsep.join(str(file) for file in access.files())
@@ -89,37 +106,55 @@ class Cluster:
         api = client.ApiClient(configuration)
         self._core = client.CoreV1Api(api)
         self._custom = client.CustomObjectsApi(api)
+        self._coordination = client.CoordinationV1Api(api)
 
-    def _call(self, what: str, method: Callable[..., Any], *args: str, **query: str | int) -> dict[str, Any]:
-        """One request, as JSON. Raises Unreadable; its kind is ``absent`` for 404."""
+    def _read(self, what: str, method: Callable[..., Any], *args: Any, **query: Any) -> dict[str, Any]:
+        """``_call`` for a request that changes nothing: what may pass by itself is waited for, shortly."""
+        for pause in PAUSES:
+            try:
+                return self._call(what, method, *args, **query)
+            except Unreadable as error:
+                if error.again_after is None or error.again_after > LONGEST_PAUSE:
+                    raise
+                self._sleep(max(pause, error.again_after))
+        return self._call(what, method, *args, **query)
+
+    def _call(
+        self, what: str, method: Callable[..., Any], *args: Any, timeout: int = 0, **query: Any
+    ) -> dict[str, Any]:
+        """One request, made once, as JSON. Raises Unreadable; its kind is ``absent`` for 404, ``conflict`` for 409."""
+        timeout = min(timeout or self._access.timeout, self._access.timeout)
         try:
-            response = method(
-                *args, **query, _preload_content=False, _request_timeout=(self._access.timeout, self._access.timeout)
-            )
-            data = json.loads(response.data)
+            response = method(*args, **query, _preload_content=False, _request_timeout=(timeout, timeout))
+            data = json.loads(_body(response))
         except self._errors.ApiException as error:
-            raise self._refused(error.status or 0, error.body or "", what) from None
+            after = _again_after(error.status or 0, error.headers)
+            raise self._refused(error.status or 0, error.body or "", what, after) from None
         except (self._urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unreadable("unreachable", f"the API server {self.server} does not answer: {_short(error)}") from None
+            # broken off: by a server that restarts, or a proxy in between; one that is silent is not asked for longer
+            broken = 0.0 if isinstance(error, self._urllib3.exceptions.ProtocolError) else None
+            reason = f"the API server {self.server} does not answer: {_short(error)}"
+            raise Unreadable("unreachable", reason, broken) from None
         except ValueError:
             raise Unreadable("failed", f"{what}: the answer is no JSON") from None
         if not isinstance(data, dict):
             raise Unreadable("failed", f"{what}: the answer is no object")
         return data
 
-    def _refused(self, status: int, body: str | bytes, what: str) -> Unreadable:
+    def _refused(self, status: int, body: str | bytes, what: str, again_after: float | None) -> Unreadable:
         try:
-            message = str(json.loads(body).get("message") or "")
+            message = " ".join(str(json.loads(body).get("message") or "").split())
         except (ValueError, AttributeError):
             message = ""
-        kind = {401: "unauthorized", 403: "forbidden", 404: "absent"}.get(status, "failed")
-        return Unreadable(kind, f"{what}: {status} {message}".strip())
+        kind = {401: "unauthorized", 403: "forbidden", 404: "absent", 409: "conflict"}.get(status, "failed")
+        asks = f" (it asks to wait {again_after:.0f} s)" if (again_after or 0.0) > LONGEST_PAUSE else ""
+        return Unreadable(kind, f"{what}: {status} {message}".strip() + asks, again_after)
 
     def _pages(self, what: str, method: Callable[..., Any], *args: str, **query: str | int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         token = ""
         while True:
-            page = self._call(what, method, *args, limit=PAGE, **query, **({"_continue": token} if token else {}))
+            page = self._read(what, method, *args, limit=PAGE, **query, **({"_continue": token} if token else {}))
             found += page.get("items") or []
             token = (page.get("metadata") or {}).get("continue") or ""
             if not token:
@@ -137,6 +172,22 @@ class Cluster:
     def events(self, field_selector: str) -> list[dict[str, Any]]:
         return self._pages("list events", self._core.list_event_for_all_namespaces, field_selector=field_selector)
 
+    def lease(self, namespace: str, name: str) -> dict[str, Any]:
+        what, get = f"get lease {namespace}/{name}", self._coordination.read_namespaced_lease
+        return self._read(what, get, name, namespace, timeout=_LEASE_TIMEOUT)
+
+    def create_lease(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises Unreadable, of kind ``conflict`` where there is one already."""
+        metadata = body["metadata"]
+        what, create = f"create lease {metadata['name']}", self._coordination.create_namespaced_lease
+        return self._call(what, create, metadata["namespace"], body, timeout=_LEASE_TIMEOUT)
+
+    def replace_lease(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises Unreadable, of kind ``conflict`` where it is no longer the one that ``body`` was made from."""
+        metadata = body["metadata"]
+        what, change = f"replace lease {metadata['name']}", self._coordination.replace_namespaced_lease
+        return self._call(what, change, metadata["name"], metadata["namespace"], body, timeout=_LEASE_TIMEOUT)
+
     def custom(self, group: str, version: str, plural: str) -> list[dict[str, Any]]:
         """Objects of a custom resource in all namespaces; empty where its definition does not exist (a fact)."""
         try:
@@ -149,6 +200,33 @@ class Cluster:
             raise
 
 
+def _body(response: Any) -> bytes:
+    """The whole answer, within ``_ANSWER_SECONDS``: a server that sends a byte now and then never times out."""
+    if not hasattr(response, "read1"):  # urllib3 before 2
+        return cast("bytes", response.data)
+    until, parts = time.monotonic() + _ANSWER_SECONDS, []
+    while part := response.read1(1 << 20):
+        parts.append(part)
+        if time.monotonic() > until:
+            response.close()
+            raise TimeoutError("timed out")
+    response.release_conn()
+    return b"".join(parts)
+
+
+def _again_after(status: int, headers: Mapping[str, str] | None) -> float | None:
+    """When a refused request may be made again; None where that would be refused too."""
+    if status not in _PASSING:
+        return None
+    said = str((headers or {}).get("Retry-After") or "").strip()
+    if said.isascii() and said.isdigit() and len(said) < 10:
+        return float(said)
+    try:
+        return max(0.0, (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError, OverflowError):  # none, or no date, or one without a time zone
+        return 0.0
+
+
 def _short(error: BaseException) -> str:
     reason = getattr(error, "reason", None)
     text = " ".join(str(reason if reason is not None else error).split())
@@ -156,6 +234,10 @@ def _short(error: BaseException) -> str:
         return "connection refused" if "refused" in text else text.split(": ", 1)[-1][:160]
     if "timed out" in text:
         return "timed out"
+    if "reset by peer" in text:
+        return "the connection was reset"
+    if "without response" in text or "IncompleteRead" in text:
+        return "the connection was closed in the middle of it"
     return text[:160]
 
 

@@ -51,6 +51,43 @@ def process_began(pid: int) -> str:
     return f"{boot}/{fields[19]}" if len(fields) > 19 and fields[0] not in ("Z", "X") else ""
 
 
+def process_mark(pid: int) -> str:
+    """``process_began``, with the process namespace in which ``pid`` is that number: what another process needs to
+    tell whether this one lives. Empty where there is no /proc."""
+    began, space = process_began(pid), _process_space()
+    return f"{began}/{space}" if began and space else ""
+
+
+def process_lives(pid: int, mark: str) -> bool | None:
+    """Whether the process with this ``process_mark`` lives; None where that cannot be seen from here.
+
+    Another boot is no proof of death: two machines can have the same name. Nor is a number that is not there in this
+    container, and with hidepid=2 (proc(5)) a living process of another user is not under /proc either.
+    """
+    boot, _, rest = mark.partition("/")
+    ticks, _, space = rest.partition("/")
+    if pid <= 0 or not ticks or not space or space != _process_space():
+        return None
+    if boot != process_began(os.getpid()).partition("/")[0]:
+        return None
+    if began := process_began(pid):
+        return began == f"{boot}/{ticks}"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return None
+    return None
+
+
+def _process_space() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - it names no file
+    except OSError:
+        return ""
+
+
 class JournalError(GpufixError):
     """The journal cannot be written (status 5). Nothing more may be changed without one."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import socket
+import struct
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,9 +31,13 @@ class NodeApi:
         }
         self.requests: list[tuple[str, str, Any]] = []
         self.refuse: dict[str, int] = {}
+        self.faults: list[tuple[str, str]] = []
+        """What goes wrong, one after the other, at the next request of a verb: ``429``, ``500``, ... or ``429/60`` (a
+        Retry-After), ``reset`` before it is done, ``lost`` when only the answer is, ``silent``."""
         self.heartbeats = 0
         """So many reads are followed by a change of the node before its patch comes."""
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.stopping = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
 
     @property
     def uid(self) -> str:
@@ -46,6 +52,7 @@ class NodeApi:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def stop(self) -> None:
+        self.stopping.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -74,6 +81,8 @@ class NodeApi:
 
     def answer(self, verb: str, path: str, content_type: str, body: Any) -> tuple[int, Any]:
         self.requests.append((verb, path, body))
+        if self.faults and self.faults[0][0] == verb and self.faults[0][1] != "lost":
+            raise Fault(self.faults.pop(0)[1])
         if verb in self.refuse:
             return self.refuse[verb], {"kind": "Status", "message": f"nodes is forbidden: cannot {verb.lower()}"}
         if urlsplit(path).path != "/api/v1/nodes/omen2":
@@ -81,7 +90,10 @@ class NodeApi:
         if verb == "GET":
             return 200, self._read()
         assert content_type == "application/strategic-merge-patch+json"
-        return self._patch(body, parse_qs(urlsplit(path).query).get("dryRun") == ["All"])
+        answer = self._patch(body, parse_qs(urlsplit(path).query).get("dryRun") == ["All"])
+        if self.faults and self.faults[0] == (verb, "lost"):
+            raise Fault(self.faults.pop(0)[1])
+        return answer
 
     def _read(self) -> Any:
         answer = copy.deepcopy(self.node)
@@ -108,6 +120,17 @@ class NodeApi:
         self.node["metadata"]["resourceVersion"] = str(int(self.node["metadata"]["resourceVersion"]) + 1)
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass  # the connection was closed under it, on purpose
+
+
+class Fault(Exception):
+    """The way that a request ends instead of being answered."""
+
+
 def _handler(api: NodeApi) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -117,9 +140,23 @@ def _handler(api: NodeApi) -> type[BaseHTTPRequestHandler]:
             self._answer("PATCH", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def _answer(self, verb: str, body: Any) -> None:
-            status, answer = api.answer(verb, self.path, self.headers.get("Content-Type", ""), body)
+            wait = ""
+            try:
+                status, answer = api.answer(verb, self.path, self.headers.get("Content-Type", ""), body)
+            except Fault as fault:
+                code, _, wait = str(fault).partition("/")
+                if not code.isdigit():
+                    api.stopping.wait(20 if code == "silent" else 0)
+                    self.close_connection = True
+                    linger = struct.pack("ii", 1, 0)
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    self.connection.close()
+                    return
+                status, answer = int(code), {"kind": "Status", "message": "not now"}
             data = json.dumps(answer).encode()
             self.send_response(status)
+            if wait:
+                self.send_header("Retry-After", wait)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,14 @@ def label(run_module: RunModule, api: NodeApi, tmp_path: Path) -> Label:
         return run_module("gpufix_node_label", **values)
 
     return run
+
+
+@pytest.fixture
+def slept(label: Label, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that were made: none of them in these tests."""
+    pauses: list[float] = []
+    monkeypatch.setattr(importlib.import_module("gpufix_node_label"), "sleep", pauses.append)
+    return pauses
 
 
 def test_dry_run_on_the_server(api: NodeApi, label: Label) -> None:
@@ -97,10 +106,12 @@ def test_a_node_that_was_made_again(api: NodeApi, label: Label) -> None:
     [
         ({"GET": 403}, "Not allowed to get node omen2: nodes is forbidden"),
         ({"PATCH": 403}, "Not allowed to patch node omen2: nodes is forbidden"),
+        ({"GET": 401}, "Not allowed to get node omen2: nodes is forbidden"),
         ({"GET": 500}, "refused to get node omen2: 500"),
+        ({"PATCH": 503}, "refused to patch node omen2: 503 nodes is forbidden: cannot patch"),
     ],
 )
-def test_refusals(api: NodeApi, label: Label, refuse: dict[str, int], words: str) -> None:
+def test_refusals(api: NodeApi, label: Label, slept: list[float], refuse: dict[str, int], words: str) -> None:
     api.refuse = refuse
     result = label(check=True, labels={WORKLOAD: "container"})
     assert result["failed"] is True
@@ -134,3 +145,83 @@ def test_kubeconfigs_that_are_wrong(label: Label, arguments: dict[str, str], wor
     assert result["failed"] is True
     assert result["msg"].startswith("Kubeconfig ")
     assert words in result["msg"]
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "502", "503", "504", "reset"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_read_gets_over_what_passes(api: NodeApi, label: Label, slept: list[float], fault: str, times: int) -> None:
+    api.faults = [("GET", fault)] * times
+    assert label(labels={WORKLOAD: "container"})["changed"] is True
+    assert slept == [1.0] * times
+    assert len(api.patches()) == 1
+
+
+@pytest.mark.parametrize(("said", "pauses"), [("4", [4.0]), ("0", [1.0]), ("soon", [1.0])])
+def test_the_server_says_how_long_to_wait(
+    api: NodeApi, label: Label, slept: list[float], said: str, pauses: list[float]
+) -> None:
+    api.faults = [("GET", f"429/{said}")]
+    assert label()["changed"] is False
+    assert slept == pauses
+
+
+@pytest.mark.parametrize("verb", ["GET", "PATCH"])
+def test_one_that_wants_to_be_left_alone_is(api: NodeApi, label: Label, slept: list[float], verb: str) -> None:
+    api.faults = [(verb, "503/3600")]
+    result = label(labels={WORKLOAD: "container"})
+    assert "503 not now (it asks to wait 3600 s)" in result["msg"]
+    assert slept == []
+
+
+def test_a_read_that_is_silent_is_not_asked_for_longer(api: NodeApi, label: Label, slept: list[float]) -> None:
+    api.faults = [("GET", "silent")]
+    result = label(timeout=1)
+    assert "timed out" in result["msg"]
+    assert "object at" not in result["msg"]
+    assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "503", "reset"])
+@pytest.mark.parametrize("check", [True, False])
+def test_a_patch_that_was_not_done_is_done_after_another_look(
+    api: NodeApi, label: Label, slept: list[float], fault: str, check: bool
+) -> None:
+    api.faults = [("PATCH", fault)]
+    result = label(check=check, labels={WORKLOAD: "container"}, expect={WORKLOAD: "vm-passthrough"})
+    assert (result["changed"], result["after"][WORKLOAD]) == (True, "container")
+    assert [verb for verb, *_ in api.requests] == ["GET", "PATCH", "GET", "PATCH"]
+
+
+def test_a_patch_of_which_only_the_answer_was_lost_was_done(api: NodeApi, label: Label, slept: list[float]) -> None:
+    api.faults = [("PATCH", "lost")]
+    result = label(labels={WORKLOAD: "container", DEPLOY: None}, expect={WORKLOAD: "vm-passthrough"})
+    assert "failed" not in result
+    assert (result["changed"], result["before"][WORKLOAD], result["after"]) == (
+        True, "vm-passthrough", {WORKLOAD: "container"},
+    )  # fmt: skip
+    assert result["diff"]["after"] == f"{WORKLOAD}: container\n"
+    assert len(api.patches()) == 1, "it is not sent twice"
+
+
+def test_a_patch_that_is_lost_again_and_again_says_what_is_not_known(
+    api: NodeApi, label: Label, slept: list[float]
+) -> None:
+    api.refuse = {"PATCH": 500}
+    result = label(labels={WORKLOAD: "container"})
+    assert "500" in result["msg"]
+    assert result["msg"].endswith("whether the labels were changed is not known")
+    assert len(api.patches()) == 3
+    api.requests.clear()
+    api.refuse = {"PATCH": 429}
+    assert "not known" not in label(labels={WORKLOAD: "container"})["msg"]
+
+
+def test_after_a_lost_patch_what_another_did_is_not_overwritten(
+    api: NodeApi, label: Label, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("gpufix_node_label")
+    monkeypatch.setattr(module, "sleep", lambda seconds: api.labels.update({WORKLOAD: "vm-vgpu"}))
+    api.faults = [("PATCH", "lost")]
+    result = label(labels={WORKLOAD: "container"}, expect={WORKLOAD: "vm-passthrough"})
+    assert "is vm-vgpu now and was vm-passthrough in the preview; whether the labels were changed" in result["msg"]
+    assert api.labels[WORKLOAD] == "vm-vgpu"
