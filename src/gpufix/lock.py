@@ -108,6 +108,14 @@ class Lock:
         """Who has it now, in words, once it is known that we have it no more; empty until then."""
         return self._lost
 
+    @property
+    def words(self) -> str:
+        """What keeps others out, for the record."""
+        if self.why_none:
+            return f"none: {self.why_none}"
+        after = f", taken over from {self.took_over}" if self.took_over else ""
+        return f"lease {lease.NAMESPACE}/{lease.lease_name(self._node)}{after}"
+
     # --- taking it ---------------------------------------------------------------------------------------------------
 
     def acquire(self) -> None:

@@ -15,8 +15,10 @@ from typing import Any
 from gpufix import planning
 from gpufix.consents import AnswersApprover, Remembering, Request, consent_gaps, require_consents
 from gpufix.core.answers import StepConsent
+from gpufix.core.marks import marks_of
 from gpufix.core.plan import Decision, Plan, target_of
 from gpufix.core.plan_data import Given
+from gpufix.core.render.mark_text import mark_lines
 from gpufix.core.render.plan_text import plan_data_lines
 from gpufix.core.render.terminal import plan_lines, stops_lines, verdict_lines
 from gpufix.core.runbook import Runbook
@@ -133,6 +135,16 @@ def present(
     Raises GpufixError: status 4, 3 or 2 (``require_consents``).
     """  # fmt: skip
     ui = session.ui
+    node = reading.facts.node.value
+    marks = marks_of(node, session.remediators) if node is not None else ()
+    ui.say(["", *mark_lines(marks, ui.style)] if marks else [])
+    stops = next((mark for mark in marks if mark.stops), None)
+    if stops is not None and not request.attended:
+        raise GpufixError(
+            f"somebody else is at {session.node}, nothing was changed: {stops.text}",
+            "end that first, or decide at a terminal",
+            ExitStatus.BLOCKED,
+        )
     ui.say(["", *plan_lines(plan, {name: one.origin for name, one in given.items()}, ui.style)])
     ui.say(stops_lines(plan, ui.style) if request.attended else [])
     tell(listeners, "plan", node=session.node, answers=dict(plan.answers), steps=decisions(plan))

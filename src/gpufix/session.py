@@ -19,8 +19,9 @@ from gpufix.core.parse import parse_snapshot
 from gpufix.core.render.terminal import Style
 from gpufix.core.runbook import Runbook, load_runbook
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.lock import Lock
 from gpufix.model import ROOT_CAUSES, Diagnosis, Facts, Snapshot
-from gpufix.text import did_you_mean, redact
+from gpufix.text import did_you_mean, redact, safe
 from gpufix.world.cluster import Cluster, ClusterAccess, api_error, read_cluster
 from gpufix.world.host import READ_NODE, default_inventory, inventory_hosts
 from gpufix.world.journal import state_folder
@@ -56,7 +57,8 @@ class Clock(Protocol):
 class Hold(Protocol):
     """One operator's hold on a node. ``words``: what it rests on, for the record."""
 
-    words: str
+    @property
+    def words(self) -> str: ...
 
     def name_run(self, run: str) -> None: ...
 
@@ -141,6 +143,7 @@ class Session:
         self.clock = clock
         self.runner = PlaybookRunner(access)
         self.signatures = read_signatures()
+        self.remediators = read_remediators()
         self._cluster: Cluster | None = None
 
     def words(self, verb: str) -> str:
@@ -158,7 +161,16 @@ class Session:
     @contextmanager
     def hold(self) -> Iterator[Hold]:
         """The node is held for this process while in the block. Raises GpufixError: status 8 while another has it."""
-        yield NoHold()
+        lock = Lock(self.cluster, self.node, clock=self.clock, say=self.ui.progress)
+        try:
+            lock.acquire()
+            self.ui.progress("")
+            if told := lock.why_none or lock.took_over:
+                why = "No lock, so nobody else is kept out" if lock.why_none else "Taken over from"
+                self.ui.say(["", *self.ui.style.wrap(safe(f"{why}: {told}"), 0, 2)])
+            yield lock
+        finally:
+            lock.release()
 
     def connect(self) -> None:
         """Load the kubeconfig. Raises GpufixError (status 2) when there is none or it cannot be used."""

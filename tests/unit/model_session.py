@@ -16,7 +16,7 @@ from order_model import Attempt, Faults, World
 from gpufix.core.fold import PlayResult, TaskResult, Trouble
 from gpufix.core.render.terminal import Style
 from gpufix.model import Diagnosis, Evidence, Facts, Finding, Observation, Snapshot, Status
-from gpufix.session import NoHold, Reading, read_runbooks
+from gpufix.session import NoHold, Reading, read_remediators, read_runbooks
 from gpufix.world.cluster import ClusterAccess
 from gpufix.world.journal import state_folder
 from gpufix.world.playbooks import Access
@@ -93,6 +93,7 @@ class ModelSession:
         self.dry_runs: list[str] = []
         self.state = state_folder()
         self.holding = NoHold()
+        self.remediators = read_remediators()
 
     def words(self, verb: str) -> str:
         return f"gpufix {verb} {model.NODE}"

@@ -17,6 +17,7 @@ from gpufix.core.conditions import World, evaluate
 from gpufix.core.fold import PlayResult
 from gpufix.core.invariants import Action
 from gpufix.core.plan import Decision, Plan, PlannedStep, target_of
+from gpufix.core.runbook import UNDO
 from gpufix.core.verdict import Verdicts, verdicts_as_data
 from gpufix.core.workload import CONTAINER
 from gpufix.errors import GpufixError
@@ -132,7 +133,7 @@ def _step(number: int, planned: PlannedStep, draft: Draft) -> dict[str, Any]:
         "irreversible": step.irreversible,
         "playbook": step.playbook,
         "variables": dict(draft.variables.get(step.id, {})),
-        "consent": (draft.plan.node if planned.destructive else "true") if runs else "",
+        "consent": _consent(planned, draft.plan) if runs else "",
         "violations": [{"rule": one.rule, "reason": one.reason, "hint": one.hint} for one in planned.violations],
         "awaited": _awaited(planned, draft.world) if planned.decision in (Decision.RUN, Decision.OBSERVE) else [],
         "preview": {
@@ -142,6 +143,13 @@ def _step(number: int, planned: PlannedStep, draft: Draft) -> dict[str, Any]:
             "kills": _holders(draft.world.facts.gpu_holders.value or ()) if runs and _kills(planned, draft) else [],
         },
     }
+
+
+def _consent(planned: PlannedStep, plan: Plan) -> str:
+    """What an answers file must say; nothing for an undo, which is a person's alone."""
+    if plan.runbook.id == UNDO:
+        return ""
+    return plan.node if planned.destructive else "true"
 
 
 def _kills(planned: PlannedStep, draft: Draft) -> bool:

@@ -49,6 +49,8 @@ class Group:
 Condition = Leaf | Group
 ALWAYS = Group("all", ())
 NEVER = Group("any", ())
+UNDO = "undo"
+"""The id of the runbook that is made of a run to undo it; no file of one can have it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 from gpufix.core.actions import actions_of
 from gpufix.core.invariants import Action, boot_sources
 from gpufix.core.run_history import History, Line
-from gpufix.core.runbook import ALWAYS, NEVER, Condition, Group, Leaf, Runbook, RunbookStep
+from gpufix.core.runbook import ALWAYS, NEVER, UNDO, Condition, Group, Leaf, Runbook, RunbookStep
 from gpufix.core.workload import CONTAINER, VFIO_MANAGER_LABEL, WORKLOAD_LABEL
 from gpufix.model import Facts
 
@@ -140,7 +140,7 @@ def undo_book(run: str, node: str, parts: Sequence[Part]) -> Runbook:
     steps = tuple(_undo_step(part) for part in parts if not part.left)
     told = json.dumps([[step.id, dict(step.variables)] for step in steps], sort_keys=True)
     return Runbook(
-        id="undo",
+        id=UNDO,
         title=f"Undo what the run {run} changed on {node}",
         summary="The newest step first, each back to what its journal says it was; what changed since is left alone.",
         fits=NEVER,

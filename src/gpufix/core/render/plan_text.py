@@ -72,6 +72,8 @@ def _step(step: Mapping[str, Any], style: Style) -> list[str]:
     lines += _preview(step["preview"], style)
     if step["preview"]["state"] == "predicted":
         lines += [line for one in step["awaited"] for line in style.wrap(f"- {safe(one['now'])}", 5, 2)]
+    if not step["consent"]:
+        return lines
     return [
         *lines,
         *style.wrap(f"Consent wanted unattended: consent.{safe(step['id'])}: {safe(step['consent'])}", 3, 4),

@@ -285,6 +285,8 @@ def _one_line(before: str, after: str) -> str | None:
     """``key: old -> new`` where that is all of the change; None where it is more than one line."""
     old, _, was = before.strip().partition(": ")
     new, _, now = after.strip().partition(": ")
+    if ": " not in before + after:  # a thing that is there or not, and no key with its value
+        return None
     if "\n" in before.strip() or "\n" in after.strip() or (old and new and old != new) or not (old or new):
         return None
     return f"{old or new}: {was or '(absent)'} -> {now or '(absent)'}"
