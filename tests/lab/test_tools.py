@@ -243,6 +243,31 @@ def test_swapoff_fails_where_memory_has_no_room_and_turns_the_others_off(world: 
     assert not here(world).swaps and here(world).available == 1024 * 1024
 
 
+def test_swapon_with_a_priority(world: World) -> None:
+    run(world, "swapon -p 5 /swapfile")
+    run(world, "swapon /data/swap")
+    assert [(swap.path, swap.priority) for swap in here(world).swaps] == [("/swapfile", 5), ("/data/swap", -2)]
+    run(world, "swapoff -a")
+    run(world, "swapon --priority=0 /swapfile")
+    assert [swap.priority for swap in here(world).swaps] == [0]
+
+
+def test_a_unit_that_was_set_aside_is_put_back_over_its_mask(world: World) -> None:
+    own, aside = f"{UNITS}/data-swap.swap", f"{UNITS}/data-swap.swap.gpufix-aside"
+    here(world).disk[own] = NATIVE
+    run(world, "systemctl daemon-reload")
+    run(world, "systemctl enable data-swap.swap")
+    here(world).disk[aside] = here(world).disk.pop(own)
+    run(world, "systemctl mask data-swap.swap")
+    run(world, "systemctl daemon-reload")
+    assert "data-swap.swap" not in swap_units(world) and here(world).comes_back() == []
+    here(world).disk[own] = here(world).disk.pop(aside)
+    run(world, "systemctl unmask data-swap.swap")  # nothing to do, and no error
+    run(world, "systemctl daemon-reload")
+    assert swap_units(world)["data-swap.swap"].returns_at_boot
+    assert here(world).comes_back() == ["/data/swap"]
+
+
 def test_swapon_shows_what_is_on(world: World) -> None:
     assert run(world, "swapon").out == ""
     run(world, "swapon /swapfile")
@@ -332,7 +357,8 @@ def test_lspci_shows_functions_and_drivers(world: World) -> None:
     [
         "fdisk -l", "/usr/bin/vim fstab", "systemctl reload kubelet", "systemctl stop", "swapoff --fixpgsz",
         "systemctl --user show kubelet", "journalctl -f -u kubelet", "journalctl SYSLOG_IDENTIFIER=kubelet",
-        "swapon -p 5 /swapfile", "crictl rm abc", "crictl ps --latest", "crictl", "nvidia-smi -q",
+        "swapon -p -2 /swapfile", "swapon -p", "systemctl enable --runtime data-swap.swap",
+        "crictl rm abc", "crictl ps --latest", "crictl", "nvidia-smi -q",
     ],
 )  # fmt: skip
 def test_what_is_not_modelled_says_so_and_is_noted(world: World, line: str) -> None:

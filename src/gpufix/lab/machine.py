@@ -195,15 +195,20 @@ class Machine:
         paths = [path for path in self.generated if not self.masked(unit_of(path))]
         return paths + [unit.what for unit in self.native if unit.enabled and unit.what not in paths]
 
-    def swap_on(self, path: str) -> str:
-        """Turn an area on. Why not, as swapon words it; empty when it is on now."""
+    def swap_on(self, path: str, priority: int | None = None) -> str:
+        """Turn an area on; without ``priority`` the kernel gives one, counting down from -2 (mm/swapfile.c).
+
+        Why not, as swapon words it; empty when it is on now.
+        """
         if any(swap.path == path for swap in self.swaps):
             return f"swapon: {path}: swapon failed: Device or resource busy"
         if path not in self.swap_files:
             return f"swapon: cannot open {path}: No such file or directory"
         size, used = self.swap_files[path]
         kind = "partition" if path.startswith("/dev/") else "file"
-        self.swaps.append(Swap(path, kind, size, used, -2 - len(self.swaps)))
+        if priority is None:
+            priority = -2 - sum(swap.priority < 0 for swap in self.swaps)
+        self.swaps.append(Swap(path, kind, size, used, priority))
         return ""
 
     def swap_off(self, path: str) -> str:

@@ -372,15 +372,18 @@ def _swapoff(world: World, machine: Machine, arguments: list[str]) -> ToolResult
 
 
 def _swapon(world: World, machine: Machine, arguments: list[str]) -> ToolResult:
-    options, words = _split(arguments)
-    _only(options, "-a --all -s --summary --show --noheadings -v")
+    options, words = _split(arguments, "-p --priority")
+    _only(options, "-a --all -s --summary --show --noheadings -v -p --priority")
+    asked = options.get("-p") or options.get("--priority") or ""
+    if {"-p", "--priority"} & set(options) and not (asked.isascii() and asked.isdigit() and int(asked) < 32768):
+        raise NotModelled  # swapon takes a negative one for none at all
     if {"-a", "--all"} & set(options):
         machine.reload_units()
         words = [path for path in machine.comes_back() if all(swap.path != path for swap in machine.swaps)]
     elif not words:
         rows = [f"{s.path} {s.kind:<9} {s.size // 1024}M {s.used // 1024}M {s.priority:>4}\n" for s in machine.swaps]
         return ToolResult(0, "NAME TYPE SIZE USED PRIO\n" + "".join(rows) if rows else "")
-    refusals = [why for why in (machine.swap_on(path) for path in words) if why]
+    refusals = [why for why in (machine.swap_on(path, int(asked) if asked else None) for path in words) if why]
     return ToolResult(255 if refusals else 0, "", "".join(f"{why}\n" for why in refusals))
 
 

@@ -407,40 +407,41 @@ def test_what_ended_between_the_look_and_the_lock_stops_it(
 
 
 @pytest.fixture
-def warnings_of_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module is a process of its own, and so are its warnings."""
-    monkeypatch.setattr("ansible.module_utils.common.warnings._global_warnings", {})
+def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the module warns of. Ansible itself keeps that where all modules of this process would share it."""
+    found: list[str] = []
+    monkeypatch.setattr(gpufix_restore_swap.AnsibleModule, "warn", lambda _module, text: found.append(text))
+    return found
 
 
-@pytest.mark.usefixtures("warnings_of_one_run")
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("active", ["active", "reloading", "activating", "inactive", "failed"])
 def test_a_kubelet_that_runs_is_warned_of_and_left_alone(
-    host: FakeHost, run_module: RunModule, active: str, check: bool
+    host: FakeHost, run_module: RunModule, warned: list[str], active: str, check: bool
 ) -> None:
     material = packed(disable(run_module))
     host.state["units"]["kubelet.service"]["ActiveState"] = active
-    result = run_module("gpufix_restore_swap", check=check, restore=material)
-    assert result["changed"] is True
-    assert ("kubelet.service runs. With swap on" in str(result.get("warnings"))) is (active in ("active", "reloading"))
+    assert run_module("gpufix_restore_swap", check=check, restore=material)["changed"] is True
+    assert len(warned) == (active in ("active", "reloading"))
+    assert all(text.startswith("kubelet.service runs. With swap on, a kubelet that is not set") for text in warned)
     assert "kubelet" not in " ".join(host.changes())
 
 
-@pytest.mark.usefixtures("warnings_of_one_run")
-def test_nothing_to_do_is_nothing_to_warn_of(host: FakeHost, run_module: RunModule) -> None:
+def test_nothing_to_do_is_nothing_to_warn_of(host: FakeHost, run_module: RunModule, warned: list[str]) -> None:
     material = packed(disable(run_module))
     host.write("etc/fstab", FSTAB)
     host.swap("/swapfile file 2097148 0 -2")
     host.state["units"]["kubelet.service"]["ActiveState"] = "active"
-    assert "warnings" not in run_module("gpufix_restore_swap", restore=material)
+    assert run_module("gpufix_restore_swap", restore=material)["changed"] is False
+    assert warned == []
 
 
-@pytest.mark.usefixtures("warnings_of_one_run")
-def test_a_kubelet_that_is_not_known_is_warned_of(host: FakeHost, run_module: RunModule) -> None:
+def test_a_kubelet_that_is_not_known_is_warned_of(host: FakeHost, run_module: RunModule, warned: list[str]) -> None:
     material = packed(disable(run_module))
     host.state["fail"] = {"systemctl show kubelet.service": "Failed to connect to bus"}
-    result = run_module("gpufix_restore_swap", check=True, restore=material)
-    assert "It is not known whether the kubelet runs (systemctl: Failed to connect to bus)" in str(result["warnings"])
+    assert run_module("gpufix_restore_swap", check=True, restore=material)["changed"] is True
+    (text,) = warned
+    assert text.startswith("It is not known whether the kubelet runs (systemctl: Failed to connect to bus).")
 
 
 # --- what it is given ------------------------------------------------------------------------------------------------

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from fakehost import FSTAB, FakeHost
 from nodeapi import DEPLOY, WORKLOAD, NodeApi
 from types_of_fixtures import RunPlaybook
+from undo_material import material_of, packed
 
 PLAYBOOKS = Path(__file__).parents[3] / "playbooks"
 STEPS = ("relabel-node.yml", "stop-vfio-manager.yml", "disable-swap.yml", "restart-kubelet.yml")
@@ -65,6 +68,57 @@ def test_all_of_them_in_order(host: FakeHost, run_playbook: RunPlaybook, api: No
     assert '"proc_swaps": "Filename' in done.stdout
 
 
+def test_the_undo_of_swap(host: FakeHost, run_playbook: RunPlaybook) -> None:
+    done = run_playbook("disable-swap.yml", "-v")
+    assert done.returncode == 0, done.stdout + done.stderr
+    returned = re.search(r"^changed: \[omen2\] => (\{.*\"swaps_sha256\".*\})$", done.stdout, re.MULTILINE)
+    assert returned is not None
+    material = packed(material_of(json.loads(returned[1])))
+    host.state["units"]["kubelet.service"].update(ActiveState="active", SubState="running")
+    before = len(host.changes())
+
+    preview = run_playbook("restore-swap.yml", "--check", "--diff", gpufix_restore=material)
+    assert preview.returncode == 0, preview.stdout + preview.stderr
+    for shown in ("-#/swapfile none swap sw 0 0\n+/swapfile none swap sw 0 0\n", "+/swapfile (file, 2,048 MiB, "):
+        assert shown in preview.stdout
+    assert "kubelet.service runs. With swap on" in " ".join((preview.stdout + preview.stderr).split())
+    assert host.changes()[before:] == []
+
+    done = run_playbook("restore-swap.yml", gpufix_restore=material)
+    assert (done.returncode, changed(done.stdout)) == (0, 1), done.stdout + done.stderr
+    assert host.changes()[before:] == ["systemctl daemon-reload", "swapon /swapfile"]
+    assert host.read("etc/fstab") == FSTAB
+    again = run_playbook("restore-swap.yml", gpufix_restore=material)
+    assert (again.returncode, changed(again.stdout)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("workload", "deploy", "labels"),
+    [
+        ("vm-passthrough", "true", {WORKLOAD: "vm-passthrough", DEPLOY: "true"}),
+        ("(absent)", "(absent)", {}),
+        ("", "false", {WORKLOAD: "", DEPLOY: "false"}),
+    ],
+)
+def test_the_undo_of_the_labels(
+    run_playbook: RunPlaybook, api: NodeApi, tmp_path: Path, workload: str, deploy: str, labels: dict[str, str]
+) -> None:
+    api.labels[WORKLOAD] = "container"
+    del api.labels[DEPLOY]
+    values = {
+        "gpufix_kubeconfig": api.kubeconfig(tmp_path),
+        "gpufix_workload_config": workload,
+        "gpufix_vfio_manager": deploy,
+        "gpufix_expect_workload_config": "container",
+        "gpufix_expect_vfio_manager": "(absent)",
+        "gpufix_node_uid": api.uid,
+    }
+    done = run_playbook("restore-labels.yml", **values)
+    assert (done.returncode, changed(done.stdout)) == (0, 1), done.stdout + done.stderr
+    assert {name: value for name, value in api.labels.items() if name in (WORKLOAD, DEPLOY)} == labels
+    assert len(api.patches()) == 1, "both in one patch"
+
+
 def low_on_memory(host: FakeHost, tmp_path: Path) -> Path:
     """The files of ``host`` once more, but for its memory; its tools are the same."""
     root = tmp_path / "low"
@@ -79,13 +133,23 @@ def low_on_memory(host: FakeHost, tmp_path: Path) -> Path:
 def test_refusals(host: FakeHost, run_playbook: RunPlaybook, api: NodeApi, tmp_path: Path) -> None:
     kubeconfig = api.kubeconfig(tmp_path)
     api.labels[WORKLOAD] = "container"  # and the deploy label still stands
-    refusals = [
+    back = {"gpufix_workload_config": "vm-passthrough", "gpufix_vfio_manager": "true"}
+    refusals: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
         ("The kubelet is not started", ("restart-kubelet.yml",), {"gpufix_assume_earlier_steps": True}),
         ("--limit, if it is used, must name localhost", ("restart-kubelet.yml", "--limit", "omen2"), {}),
         ("one host, not of a group", ("disable-swap.yml",), {"gpufix_host": "all"}),
         # the kubelet is not held either when swap cannot go off
         ("Swap stays on", ("disable-swap.yml",), {"gpufix_host_root": str(low_on_memory(host, tmp_path))}),
         ("vm-passthrough or vm-vgpu", ("relabel-node.yml",), {"gpufix_workload_config": "gpu"}),
+        ("one host, not of a group", ("restore-swap.yml",), {"gpufix_host": "all", "gpufix_restore": "e30="}),
+        ("is the base64 of what disable-swap.yml", ("restore-swap.yml",), {}),
+        ("is the base64 of what disable-swap.yml", ("restore-swap.yml",), {"gpufix_restore": "{'fstab': 1}"}),
+        ("lacks fstab", ("restore-swap.yml",), {"gpufix_restore": "e30="}),
+        ("the word (absent) for a label", ("restore-labels.yml",), {"gpufix_workload_config": "container"}),
+        ("the word (absent) for a label", ("restore-labels.yml",), back | {"gpufix_vfio_manager": True}),
+        ("the word (absent) for a label", ("restore-labels.yml",), back | {"gpufix_vfio_manager": "a b"}),
+        ("was not set in the preview", ("restore-labels.yml",), back | {"gpufix_expect_vfio_manager": "(absent)"}),
+        ("was '' in the preview", ("restore-labels.yml",), back | {"gpufix_expect_workload_config": ""}),
     ]
     with ThreadPoolExecutor(2) as pool:
         jobs = [
