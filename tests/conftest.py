@@ -31,8 +31,8 @@ def access(cluster: Any) -> list[str]:
 def wizard(state: Path, access: list[str]) -> Iterator[Callable[..., Wizard]]:
     started: list[Wizard] = []
 
-    def start(*arguments: str, **options: int) -> Wizard:
-        started.append(Wizard("recover", "omen2", *(arguments or access), **options))
+    def start(*arguments: str, verb: str = "recover", **options: int) -> Wizard:
+        started.append(Wizard(verb, "omen2", *(arguments or access), **options))
         return started[-1]
 
     yield start

@@ -16,7 +16,7 @@ from gpufix.core.invariants import Action, Consent
 from gpufix.core.plan import Decision, PlannedStep, may_skip, plan_step, target_of
 from gpufix.core.plan_data import preview_as_data, tasks_as_data
 from gpufix.core.render.plan_text import change_lines
-from gpufix.core.render.terminal import violation_lines
+from gpufix.core.render.terminal import diff_lines, violation_lines
 from gpufix.core.runbook import Runbook, RunbookStep
 from gpufix.core.undo import FROM_PREVIEW, capture_undo
 from gpufix.errors import ExitStatus, GpufixError
@@ -244,6 +244,10 @@ class Walker:
                 4,
             )
         )
+        for (
+            task
+        ) in preview.tasks:  # what it refused over, where it shows that: fstab as it was, as it was left, as it is
+            self.session.ui.say(diff_lines(task.diffs, style) if task.failed else [])
         outcome = Outcome.UNREACHABLE if preview.trouble in (Trouble.UNREACHABLE, Trouble.BECOME) else Outcome.FAILED
         return StepResult(step.id, outcome, f"its dry run failed, nothing of it was done: {reason}")
 
