@@ -161,7 +161,9 @@ def _node(world: World, name: str, role: str, address: str, version: str) -> Obj
     spec: dict[str, Any] = {}
     if role:
         spec["taints"] = [{"key": f"node-role.kubernetes.io/{role}", "effect": "NoSchedule"}]
-    return {"metadata": {"name": name, "labels": labels, "annotations": {}}, "spec": spec, "status": status}
+    # another one in each lab: what a journal says of the node of an earlier lab is not of this one
+    metadata = {"name": name, "uid": _id(f"node/{name}/{world.now}"), "labels": labels, "annotations": {}}
+    return {"metadata": metadata, "spec": spec, "status": status}
 
 
 def _daemonset(app: str) -> Object:
