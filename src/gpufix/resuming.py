@@ -259,7 +259,7 @@ class _TakenUp:
 def _settled(step: str, verdict: Verdict) -> Settled:
     if verdict.holds:
         return Settled(step, "done", f"found done: {_held(verdict)}")
-    told = "; ".join(leaf.text for leaf in verdict.open_parts())
+    told = "; ".join(leaf.text for leaf in verdict.open_parts() if leaf.kind == "observation")
     return Settled(step, "unknown" if verdict.holds is None else "not done", f"found not done: {told}")
 
 
