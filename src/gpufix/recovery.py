@@ -51,6 +51,13 @@ def recover(session: Session, request: Request, listeners: Sequence[Listener] = 
         ui.say(
             ["", *ui.style.wrap(f"The run {safe(stopped.id)} on this node is unfinished: gpufix recover offers it.")]
         )
+    elif stopped is not None and request.plan is not None:
+        # its consents are bound to decisions that were shown to somebody, and going on decides anew
+        raise GpufixError(
+            f"the run {stopped.id} on {session.node} is unfinished: a plan is for a run of its own",
+            f"go on with it ({session.words('resume')}), or undo or close it, then make a new plan",
+            ExitStatus.BLOCKED,
+        )
     elif stopped is not None:
         taken = take_up(session, request, stopped, reading, listeners, anew=True)
         if taken is not None:

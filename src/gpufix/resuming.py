@@ -64,11 +64,24 @@ def take_up(
     """
     try:
         with session.hold() as hold:
+            run = _still_open(session, run)
             if run.history.kind == "undo":
                 return _take_up_undo(session, request, run, reading, hold, listeners)
             return _TakenUp(session, request, run, hold, tuple(listeners), anew).go(reading)
     except Interrupted:
         return simply(session, reading, ExitStatus.INTERRUPTED, "Interrupted. Nothing was changed.")
+
+
+def _still_open(session: Session, run: Run) -> Run:
+    """The run as it is now that the node is ours: somebody may have gone on with it while the lock was waited for."""
+    fresh = find_run(session.state, run.id)
+    if fresh.is_open:
+        return fresh
+    raise GpufixError(
+        f"the run {run.id} is {fresh.state} by now: somebody else went on with it",
+        f"gpufix runs show {run.id}; nothing was changed",
+        ExitStatus.LOCKED,
+    )
 
 
 def _take_up_undo(
@@ -115,7 +128,7 @@ class _TakenUp:
         while True:
             choice = self._choose(reading, course, problem)
             if choice == "done":
-                course = self._mark_done(course, reading)
+                course = self._mark_done(course)
                 continue
             return self._carry_out(choice, course, reading)
 
@@ -137,7 +150,16 @@ class _TakenUp:
 
     def _book(self) -> tuple[Runbook, str]:
         """The run's runbook, and why it cannot be gone on with by it."""
-        start = self.run.history.start
+        start, request = self.run.history.start, self.request
+        named_by = [request.answers.runbook_id] if request.answers is not None else []
+        named_by += [str(request.plan["runbook"]["id"])] if request.plan is not None else []
+        if strange := [name for name in named_by if name != start.get("runbook")]:
+            raise GpufixError(
+                f"what was given is for the runbook {strange[0]}, but the run {self.run.id} is unfinished and is of "
+                f"{start.get('runbook')}",
+                f"go on with it ({self.session.words('resume')}) or undo it ({self.session.words('undo')}) first",
+                ExitStatus.BLOCKED,
+            )
         found = next((book for book in self.request.books if book.id == start.get("runbook")), None)
         if found is None:
             named = safe(str(start.get("runbook")))
@@ -240,7 +262,7 @@ class _TakenUp:
         options.append(Option("quit", "quit, and decide later"))
         return ui.ask_choice(f"The run {self.run.id}:", options, options[0].value)
 
-    def _mark_done(self, course: Course, reading: Reading) -> Course:
+    def _mark_done(self, course: Course) -> Course:
         """Done by hand: believed only where it shows."""
         at, ui = self._stands_at(course.settled), self.session.ui
         step = next(step for step in course.book.steps if step.id == at)

@@ -133,7 +133,7 @@ def present(
     """Show the plan before its first gate. Without a person at the gates, see first that they will all open.
 
     Raises GpufixError: status 4, 3 or 2 (``require_consents``).
-    """  # fmt: skip
+    """
     ui = session.ui
     node = reading.facts.node.value
     marks = marks_of(node, session.remediators) if node is not None else ()

@@ -357,6 +357,33 @@ def test_unattended_a_run_for_something_else_is_not_gone_on_with(
     assert resume(one).status is ExitStatus.OK, "undoing does not ask what ails the node"
 
 
+def test_answers_for_another_runbook_do_not_open_its_gates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one = killed(monkeypatch, "intent", "disable-swap")
+    request = answered(tmp_path)
+    assert request.answers is not None
+    other = replace(request, answers=replace(request.answers, runbook_id="another"))
+    with pytest.raises(GpufixError, match="what was given is for the runbook another") as caught:
+        recover(one, other)
+    assert caught.value.exit_status is ExitStatus.BLOCKED and one.world.swap
+
+
+def test_a_plan_is_not_walked_as_part_of_an_unfinished_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one = killed(monkeypatch, "intent", "disable-swap")
+    monkeypatch.setattr(recovery, "_require_unmoved", lambda *_: None)
+    with pytest.raises(GpufixError, match="a plan is for a run of its own"):
+        recover(one, replace(answered(tmp_path), plan={"digest": "d", "runbook": {"id": BOOK.id}}))
+    assert one.world.swap
+
+
+def test_a_run_that_somebody_else_ended_meanwhile_is_not_written_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "step-result", "relabel")
+    seen = run_to_resume(state_folder(), NODE)
+    assert resume(one, seen).status is ExitStatus.OK
+    with pytest.raises(GpufixError, match="is finished by now: somebody else went on with it") as caught:
+        resume(one, seen)
+    assert caught.value.exit_status is ExitStatus.LOCKED
+
+
 # --- undo ------------------------------------------------------------------------------------------------------------
 
 
