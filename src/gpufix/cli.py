@@ -305,7 +305,12 @@ def _read(arguments: argparse.Namespace) -> Reading:
 
 
 def _session(arguments: argparse.Namespace, ui: TerminalUi) -> Session:
-    sweep()
+    if stopped := sweep():
+        print(
+            f"An earlier gpufix was killed, and its ansible-playbook was still running: it is stopped now "
+            f"(process {', '.join(map(str, stopped))}). What it had begun on the host goes on there to its end.",
+            file=sys.stderr,
+        )
     for inventory in arguments.inventory:
         if not inventory.endswith(",") and not Path(inventory).exists():
             raise GpufixError(f"no inventory {inventory!r}", _near_files(inventory))

@@ -20,9 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent not in item.path.parents:
             continue
-        if item.path.name in LONG_FILES or any(
-            name in item.name for name in LONG
-        ):
+        if item.path.name in LONG_FILES or any(name in item.name for name in LONG):
             item.add_marker(pytest.mark.long)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -13,6 +16,7 @@ from gpufix.core.fold import Trouble, finish, fold
 from gpufix.errors import GpufixError
 from gpufix.world import playbooks
 from gpufix.world.playbooks import Access, PlaybookRunner
+from gpufix.world.runs import sweep
 
 LOCAL = "omen2 ansible_connection=local ansible_python_interpreter={{ansible_playbook_python}}\n"
 TOUCH = """
@@ -136,3 +140,56 @@ def test_the_become_password_is_typed_and_never_written(tmp_path: Path, monkeypa
     assert run.return_code == 0
     assert seen == []
     assert list(folder.iterdir()) == []
+
+
+WAITS = """
+- hosts: omen2
+  gather_facts: false
+  tasks:
+    - name: Wait for a word
+      ansible.builtin.command: {cmd: "cat {{ gpufix_fifo }}"}
+    - name: Say that it went on
+      ansible.builtin.copy: {content: "x\\n", dest: "{{ gpufix_dest }}", mode: "0600"}
+"""
+IN_A_PROCESS = """
+import sys, tempfile
+from pathlib import Path
+from gpufix.world.playbooks import Access, PlaybookRunner
+tempfile.tempdir = sys.argv[1]
+events = lambda event: print(event.get("event"), flush=True)
+variables = {"gpufix_fifo": sys.argv[4], "gpufix_dest": sys.argv[5]}
+PlaybookRunner(Access((sys.argv[2],))).run(Path(sys.argv[3]), variables, on_event=events)
+"""
+
+
+def ended(process: int) -> bool:
+    """Whether a process that was killed is gone, or goes within a while."""
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    with os.fdopen(handle) as file:
+        return bool(select.select([file], [], [], 30)[0])
+
+
+def test_the_playbook_of_a_killed_gpufix_begins_no_further_task(runner: PlaybookRunner, tmp_path: Path) -> None:
+    """Killed while a task was at work: ansible-playbook lives on, until the next gpufix starts and stops it."""
+    scratch, fifo, target = tmp_path / "scratch", tmp_path / "fifo", tmp_path / "target"
+    os.mkfifo(fifo)
+    (inventory,) = runner.access.inventory
+    names = [scratch, inventory, play(tmp_path, WAITS), fifo, target]
+    gpufix = subprocess.Popen([sys.executable, "-c", IN_A_PROCESS, *map(str, names)], stdout=subprocess.PIPE, text=True)
+    assert gpufix.stdout is not None
+    for line in gpufix.stdout:
+        if line.strip() == "runner_on_start":
+            break
+    with fifo.open("w"):  # opened by both: the task is at work
+        gpufix.kill()
+        gpufix.wait()
+        (folder,) = scratch.iterdir()
+        stopped = sweep()
+        assert stopped
+        assert all(ended(process) for process in stopped)
+        assert not folder.exists()
+    assert not target.exists()
+    assert sweep() == []

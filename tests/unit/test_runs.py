@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -176,6 +177,35 @@ def test_what_a_killed_run_left_is_swept_up_and_nothing_else(tmp_path: Path, mon
     assert {path.name for path in tmp_path.iterdir()} == {
         mine.name, fresh.name, "gpufix-mine", f"{PRIVATE}999-link",
     }  # fmt: skip
+
+
+def playbook_that_runs(folder: Path, path: Path) -> subprocess.Popen[bytes]:
+    """A stand-in of ansible-playbook by name, as ansible-runner starts it for ``folder``; on its input it waits."""
+    command = path / "bin" / "ansible-playbook"
+    command.parent.mkdir(exist_ok=True)
+    command.write_text("input()\n")
+    environment = {**os.environ, "AWX_ISOLATED_DATA_DIR": str(folder / "artifacts" / "1")}
+    return subprocess.Popen([sys.executable, str(command), "x.yml"], stdin=subprocess.PIPE, env=environment)
+
+
+def test_a_playbook_that_outlived_its_gpufix_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    dead, alive = tmp_path / f"{PRIVATE}{child.pid}-abc", tmp_path / f"{PRIVATE}{os.getpid()}-abc"
+    for folder in (dead, alive):
+        folder.mkdir()
+    orphan, ours = playbook_that_runs(dead, tmp_path), playbook_that_runs(alive, tmp_path)
+    try:
+        assert folders.sweep() == [orphan.pid]
+        assert orphan.wait() == -signal.SIGKILL
+        assert ours.poll() is None
+        assert not dead.exists() and alive.exists()
+        assert folders.sweep() == []
+    finally:
+        for process in (orphan, ours):
+            process.kill()
+            process.communicate()
 
 
 def test_a_process_is_named_for_good() -> None:

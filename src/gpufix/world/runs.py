@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -41,21 +42,61 @@ def remove(folder: Path) -> None:
         ) from None
 
 
-def sweep() -> None:
-    """Remove what killed runs of this user left in the temporary folder: it holds their environment.
+def sweep() -> list[int]:
+    """Remove what killed runs of this user left in the temporary folder, which holds their environment, and stop an
+    ``ansible-playbook`` that outlived its gpufix. Returns the process numbers of those.
 
-    A folder whose process lives is not touched: it says in its name which one that is.
+    A folder whose process lives is not touched: it says in its name which one that is. Only Ansible's own processes
+    are killed, so that no further task begins: the task that is at work on the host goes on to its end there, and
+    the host's own lock says for how long.
     """
+    stopped: list[int] = []
     for folder in Path(tempfile.gettempdir()).glob(f"{PRIVATE}*"):
         try:
             status = folder.lstat()
             if status.st_uid != os.getuid() or not folder.is_dir() or folder.is_symlink():
                 continue
             owner = folder.name.removeprefix(PRIVATE).partition("-")[0]
-            if owner.isdecimal() and process_began(int(owner)):
+            if owner.isdecimal() and _lives(int(owner)):
                 continue
             if not owner.isdecimal() and time.time() - status.st_mtime < STALE_SECONDS:
                 continue
+            stopped += _stop_playbooks(folder)
             shutil.rmtree(folder, ignore_errors=True)
         except OSError:
             continue
+    return stopped
+
+
+def _lives(pid: int) -> bool:
+    if process_began(pid):
+        return True
+    if Path("/proc/self/stat").exists():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _stop_playbooks(folder: Path) -> list[int]:
+    """Kill each ``ansible-playbook`` that ansible-runner started for ``folder`` (Linux: proc(5), environ and cmdline).
+
+    Its workers have sessions of their own since ansible-core 2.19, so that no process group holds them all.
+    """
+    found: list[int] = []
+    mark = f"AWX_ISOLATED_DATA_DIR={folder}/".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (process / "cmdline").read_bytes().split(b"\0")
+            if not any(part.endswith(b"/ansible-playbook") for part in arguments[:2]):
+                continue
+            if any(entry.startswith(mark) for entry in (process / "environ").read_bytes().split(b"\0")):
+                os.kill(int(process.name), signal.SIGKILL)
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return sorted(found)
