@@ -16,21 +16,21 @@ from gpufix import planning
 from gpufix.consents import AnswersApprover, Remembering, Request, consent_gaps, require_consents
 from gpufix.core.answers import StepConsent
 from gpufix.core.marks import marks_of
-from gpufix.core.plan import Decision, Plan, target_of
+from gpufix.core.plan import Decision, Plan
 from gpufix.core.plan_data import Given
 from gpufix.core.render.mark_text import mark_lines
 from gpufix.core.render.plan_text import plan_data_lines
 from gpufix.core.render.terminal import plan_lines, stops_lines, verdict_lines
 from gpufix.core.runbook import Runbook
-from gpufix.core.verdict import Health, Verdicts, VmHealth, judge
-from gpufix.core.workload import raw_workload
+from gpufix.core.verdict import Verdicts, judge
+from gpufix.endings import ending, ending_of_undo, reached, summary
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.gate import Approver, PromptApprover
 from gpufix.model import Diagnosis
 from gpufix.record import Listener, Record
 from gpufix.runs import Run, next_number
 from gpufix.session import Hold, Reading, Session, require_both
-from gpufix.text import duration_s, safe
+from gpufix.text import safe
 from gpufix.walk import Outcome, StepResult, Walker
 from gpufix.world.events import EventName
 from gpufix.world.interrupts import Interrupts
@@ -336,10 +336,10 @@ class _Walk:
 
     def _judge(self, walker: Walker, last: StepResult, approver: Remembering, run: str) -> Result:
         session, style, book = self.session, self.session.ui.style, self.course.book
-        verdicts = judge(walker.latest.facts, walker.latest.diagnosis, _reached(walker))
-        end = _ending_of_undo if self.course.undoes else _ending
+        verdicts = judge(walker.latest.facts, walker.latest.diagnosis, reached(walker))
+        end = ending_of_undo if self.course.undoes else ending
         status, line = end(session, walker, book, last, verdicts)
-        lines = ["", style.paint("What was done", "bold"), *_summary(walker, book)]
+        lines = ["", style.paint("What was done", "bold"), *summary(walker, book)]
         lines += ["", *verdict_lines(verdicts, style)]
         colour = "green" if status is ExitStatus.OK else "red"
         lines += ["", *(style.paint(one, colour, "bold") for one in style.wrap(safe(line))), f"Journal: {run}"]
@@ -349,12 +349,6 @@ class _Walk:
             failed_since=self.course.failed_since,
             diagnosis=walker.latest.diagnosis, changes=tuple(walker.changes), run=run,
         )  # fmt: skip
-
-
-def _reached(walker: Walker) -> str:
-    """The workload that was chosen, once the node's label says it; before that, nothing is as announced."""
-    node, target = walker.latest.facts.node.value, target_of(walker.answers)
-    return target if node is not None and raw_workload(node) == target else ""
 
 
 def _keep_snapshot(journal: Journal, name: str, reading: Reading) -> None:
@@ -372,78 +366,3 @@ def _keep_snapshot(journal: Journal, name: str, reading: Reading) -> None:
 
 def _verdict_words(verdicts: Verdicts | None) -> dict[str, str]:
     return {"node": str(verdicts.node.health), "vms": str(verdicts.vms.health)} if verdicts is not None else {}
-
-
-_STATUS_OF = {
-    Outcome.QUIT: ExitStatus.DECLINED,
-    Outcome.BLOCKED: ExitStatus.BLOCKED,
-    Outcome.FAILED: ExitStatus.STEP_FAILED,
-    Outcome.UNREACHABLE: ExitStatus.UNREACHABLE,
-    Outcome.LATE: ExitStatus.NOT_IN_TIME,
-    Outcome.INTERRUPTED: ExitStatus.INTERRUPTED,
-    Outcome.NO_CONSENT: ExitStatus.USAGE,
-    Outcome.LOCKED: ExitStatus.LOCKED,
-}
-
-
-def _ending_of_undo(
-    session: Session, walker: Walker, book: Runbook, last: StepResult, verdicts: Verdicts
-) -> tuple[ExitStatus, str]:
-    if not last.outcome.goes_on:
-        return _STATUS_OF[last.outcome], f"Not undone: {last.step}: {last.text.rstrip('.')}. {_way_on(session, walker)}"
-    done = [result.step for result in walker.results if result.outcome in (Outcome.DONE, Outcome.NOOP)]
-    skipped = [result.step for result in walker.results if result.outcome is Outcome.SKIPPED]
-    if skipped:
-        return (
-            ExitStatus.DECLINED,
-            f"Undone but for {', '.join(skipped)}, as asked. {session.node} is {verdicts.node.health}.",
-        )
-    return ExitStatus.OK, f"Undone: {', '.join(done)}. {session.node} is {verdicts.node.health} now."
-
-
-def _way_on(session: Session, walker: Walker) -> str:
-    if not any(result.changed for result in walker.results):
-        return "Nothing was changed."
-    return f"{session.words('undo')} looks again and goes on from here."
-
-
-def _ending(
-    session: Session, walker: Walker, book: Runbook, last: StepResult, verdicts: Verdicts
-) -> tuple[ExitStatus, str]:
-    if not last.outcome.goes_on:
-        step = next((step for step in book.steps if step.id == last.step), None)
-        hint = f" {step.if_late}." if step and step.if_late and last.outcome is Outcome.LATE else ""
-        line = f"Not recovered: {last.step}: {last.text.rstrip('.')}.{hint}{_held_note(session, walker)}"
-        return _STATUS_OF[last.outcome], line
-    if verdicts.node.health is not Health.WELL:
-        return ExitStatus.NOT_IN_TIME, f"Not recovered: {session.node} is {verdicts.node.health}."
-    proof = "" if verdicts.node.reboot_proof else f" Not shown to survive a reboot: {verdicts.node.reboot_text}."
-    vms = f" VMs: {verdicts.vms.text}." if verdicts.vms.health is VmHealth.WAITING else ""
-    return ExitStatus.OK, f"Recovered: {session.node} is Ready and stays so.{vms}{proof}"
-
-
-def _summary(walker: Walker, book: Runbook) -> list[str]:
-    style = walker.session.ui.style
-    by_step = {result.step: result for result in walker.results}
-    lines = []
-    for step in book.steps:
-        result = by_step.get(step.id)
-        if result is None:
-            lines.append(f"  {step.id:<18} not begun")
-        elif result.outcome is not Outcome.LEFT_OUT:
-            lines += style.wrap(f"{step.id:<18} {result.outcome} ({duration_s(result.seconds)})", 2)
-    return lines
-
-
-def _held_note(session: Session, walker: Walker) -> str:
-    """After an early end the kubelet may be held: say so, since the node stays dead until someone goes on."""
-    unit = walker.latest.facts.unit.value
-    held = unit is not None and not unit.running and not unit.will_start_by_itself
-    if held and any(result.changed for result in walker.results):
-        return (
-            " The kubelet is stopped and stays stopped until restart-kubelet has run: "
-            f"{session.words('resume')} goes on from here."
-        )
-    if not any(result.changed for result in walker.results):
-        return " Nothing was changed."
-    return f" {session.words('resume')} looks again and goes on from here."
