@@ -21,14 +21,14 @@ from gpufix.core.render.run_text import stopped_lines
 from gpufix.core.render.terminal import diagnosis_lines
 from gpufix.core.run_history import steps_of as steps_on_record
 from gpufix.core.run_history import stopped_at, unsettled
-from gpufix.core.runbook import NEVER, Runbook, RunbookStep
+from gpufix.core.runbook import NEVER, UNDO, Runbook, RunbookStep
 from gpufix.core.undo import parts_of
 from gpufix.core.verdict import judge
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import Status
 from gpufix.record import Listener
 from gpufix.running import Course, Result, Settled, close_run, look, present, require_same_node, simply, walk_course
-from gpufix.runs import Run, find_run
+from gpufix.runs import Run, find_run, list_runs
 from gpufix.session import Hold, Reading, Session
 from gpufix.text import duration_s, safe
 from gpufix.undoing import undo_run
@@ -66,7 +66,7 @@ def take_up(
         with session.hold() as hold:
             run = _still_open(session, run)
             if run.history.kind == "undo":
-                return _take_up_undo(session, request, run, reading, hold, listeners)
+                return _take_up_undo(session, request, run, reading, hold, listeners, anew)
             return _TakenUp(session, request, run, hold, tuple(listeners), anew).go(reading)
     except Interrupted:
         return simply(session, reading, ExitStatus.INTERRUPTED, "Interrupted. Nothing was changed.")
@@ -85,19 +85,57 @@ def _still_open(session: Session, run: Run) -> Run:
 
 
 def _take_up_undo(
-    session: Session, request: Request, run: Run, reading: Reading, hold: Hold, listeners: Sequence[Listener]
-) -> Result:
-    of = find_run(session.state, run.of)
-    style = session.ui.style
-    session.ui.say(["", *style.wrap(f"The run {safe(run.id)} was undoing {safe(of.id)} and stopped half-way.")])
+    session: Session,
+    request: Request,
+    run: Run,
+    reading: Reading,
+    hold: Hold,
+    listeners: Sequence[Listener],
+    anew: bool,
+) -> Result | None:
+    """An undo that cannot be brought to its end must not keep the node from being recovered: it can be closed."""
+    ui = session.ui
+    ui.say(["", *ui.style.wrap(f"The run {safe(run.id)} was undoing {safe(run.of)} and stopped half-way.")])
     if not request.attended:
         raise GpufixError(
             f"the last run of {session.node}, {run.id}, is an undo that stopped half-way",
-            f"finish it at a terminal: gpufix resume {run.id}",
+            f"finish or close it at a terminal: gpufix resume {run.id}",
             ExitStatus.BLOCKED,
         )
+    of, problem = _undone_run(session, run)
+    if problem:
+        ui.say(ui.style.wrap(f"It cannot be gone on with: {safe(problem)}.", 2, 4))
+    options = [] if problem else [Option("on", "go on with undoing it")]
+    options.append(Option("close", "close it: what it put back and what it did not stays as it is"))
+    if anew:
+        options.append(Option("new", "close it and begin a recovery"))
+    options.append(Option("quit", "quit, and decide later"))
+    choice = ui.ask_choice(f"The run {run.id}:", options, options[0].value)
+    if choice == "quit":
+        return simply(session, reading, ExitStatus.DECLINED, "Left as it is. Nothing was changed.")
     only = str(run.history.start.get("only") or "")
-    return undo_run(session, request, of, only, reading, hold, listeners, goes_on=run)
+    if choice == "on" and of is not None:
+        return undo_run(session, request, of, only, reading, hold, listeners, goes_on=run)
+    book = _no_book(UNDO)
+    plan = planning.decide(book, session.node, reading, {})
+    course = Course(book, plan, {}, {}, goes_on=run, undoes=run.of, only=only)
+    closed = close_run(session, request, course, hold, listeners, reading)
+    return None if choice == "new" else closed
+
+
+def _undone_run(session: Session, run: Run) -> tuple[Run | None, str]:
+    """The run that ``run`` undoes, and why that cannot be gone on with."""
+    of = next((one for one in list_runs(session.state, session.node) if one.id == run.of), None)
+    if of is None:
+        return None, f"the run {run.of}, which it undoes, is gone"
+    if of.node_uid != run.node_uid:
+        return of, f"the run {of.id}, which it undoes, was on another node of this name"
+    return of, run.history.damage or of.history.damage
+
+
+def _no_book(named: str) -> Runbook:
+    """Stands for a runbook that is not here."""
+    return Runbook(named, "", "", NEVER, (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +161,7 @@ class _TakenUp:
         found = [(one.step, one.outcome, one.text) for one in settled]
         session.ui.say(["", *stopped_lines(self.run.id, self.run.history, found, style)])
         plan = planning.decide(book, session.node, reading, values)
+        problem = self.run.history.damage or problem or _why_not_answers(book, given)
         problem = problem or _why_not_on(book, plan, reading, self._stands_at(settled))
         course = Course(book, plan, given, findings, reading.diagnosis.down_since, goes_on=self.run, settled=settled)
         while True:
@@ -163,7 +202,7 @@ class _TakenUp:
         found = next((book for book in self.request.books if book.id == start.get("runbook")), None)
         if found is None:
             named = safe(str(start.get("runbook")))
-            return Runbook(named, "", "", NEVER, (), ()), f"its runbook {named} is not here (--runbooks)"
+            return _no_book(named), f"its runbook {named} is not here (--runbooks)"
         changed = found.digest != start.get("runbook_digest")
         return found, f"its runbook {found.id} was changed since it began" if changed else ""
 
@@ -252,9 +291,10 @@ class _TakenUp:
         if problem:
             ui.say(ui.style.wrap(f"It cannot be gone on with: {safe(problem)}.", 2, 4))
         options = [] if problem else [Option("on", f"go on: {at}, and the rest" if at else "go on with the rest")]
-        if at and not problem:
+        if at and not problem and any(step.id == at for step in course.book.steps):
             options.append(Option("done", f"mark {at} done by hand (only if it shows)"))
-        if any(not part.left for part in parts_of(self.run.history, self.run.node_uid)):
+        undoable = any(not part.left for part in parts_of(self.run.history, self.run.node_uid))
+        if undoable and not self.run.history.damage:
             options.append(Option("undo", "undo what it changed, the newest step first"))
         options.append(Option("close", "close it: what it did stays as it is"))
         if self.anew:
@@ -292,6 +332,17 @@ def _held(verdict: Verdict) -> str:
 def _is_up(reading: Reading) -> bool:
     unit = reading.facts.unit.value
     return unit is not None and (unit.running or unit.active_state == "activating")
+
+
+def _why_not_answers(book: Runbook, given: Mapping[str, Given]) -> str:
+    """Why the answers of the run cannot be those of ``book``; empty where they can."""
+    for question in book.questions:
+        one = given.get(question.id)
+        if one is None:
+            return f"its journal does not say what was answered to {question.id}"
+        if one.value not in [choice.value for choice in question.choices]:
+            return f"{one.value!r}, which its journal has for {question.id}, is none of the choices"
+    return ""
 
 
 def _why_not_on(book: Runbook, plan: Plan, reading: Reading, at: str) -> str:

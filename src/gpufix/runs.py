@@ -57,11 +57,15 @@ def list_runs(state: Path, node: str = "") -> list[Run]:
     """All runs below ``state``, oldest first; those of ``node`` only, where one is given."""
     found = sorted((_read(*one) for one in folders.journals(state)), key=lambda run: (run.number, run.id))
     undone = {run.of for run in found if run.history.kind == "undo" and _undoes_all(run)}
-    return [
-        replace(run, state="undone") if run.id in undone and run.state != "running" else run
-        for run in found
-        if not node or run.node == node
-    ]
+    return [_as_of_now(run, undone) for run in found if not node or run.node == node]
+
+
+def _as_of_now(run: Run, undone: set[str]) -> Run:
+    if run.id in undone and run.state != "running":
+        return replace(run, state="undone")
+    if run.is_open and run.of in undone:  # another undo did what was left of this one
+        return replace(run, state="finished")
+    return run
 
 
 def _undoes_all(run: Run) -> bool:
@@ -109,21 +113,24 @@ def run_to_resume(state: Path, named: str | None) -> Run:
 
     Raises GpufixError: status 2 where there is none or more than one, 8 for one that still runs.
     """
+    runs = list_runs(state)
     if named is None:
-        open_runs = [run for run in list_runs(state) if run.is_open]
+        open_runs = [run for run in runs if run.is_open and not _later_than(run, runs)]
         if len(open_runs) != 1:
             told = ", ".join(run.id for run in open_runs) or "none is unfinished"
             raise GpufixError("which run?", f"name a run or a node: {told}")
         run = open_runs[0]
     else:
-        run = find_run(state, named)
+        # of a node, one that is open or goes on: runs that changed nothing may have come and gone after it
+        mine = [run for run in runs if run.node == named and (run.is_open or run.state == "running")]
+        by_id = any(run.id == named for run in runs)
+        run = mine[-1] if mine and not by_id else find_run(state, named)
     if run.state == "running":
         raise still_running(run)
     if not run.is_open:
         why = {"undone": "was undone", "unreadable": "has a journal that cannot be read"}.get(run.state, "has ended")
         raise GpufixError(f"the run {run.id} {why}: there is nothing to go on with", f"gpufix runs show {run.id}")
-    later = [other for other in list_runs(state, run.node) if _is_later(other, run)]
-    if later:
+    if later := _later_than(run, runs):
         raise GpufixError(
             f"the run {run.id} is not the last one of {run.node}: {later[-1].id} came after it",
             f"gpufix recover {run.node} looks at the node anew",
@@ -161,6 +168,10 @@ def run_to_undo(state: Path, named: str | None) -> Run:
             f"undo that one first: gpufix undo {later[-1].id}",
         )
     return run
+
+
+def _later_than(run: Run, runs: Sequence[Run]) -> list[Run]:
+    return [other for other in runs if _is_later(other, run)]
 
 
 def _is_later(other: Run, run: Run) -> bool:

@@ -44,6 +44,12 @@ def undo_run(
 ) -> Result:
     """``hold`` None: only the plan, with its dry runs. ``goes_on``: the undo that was begun and is gone on with."""
     ui = session.ui
+    if run.history.damage:
+        raise GpufixError(
+            f"what the run {run.id} changed is not known for sure: {run.history.damage}",
+            f"gpufix runs show {run.id} says what is left of it; put back by hand what you want; nothing was changed",
+            ExitStatus.BLOCKED,
+        )
     parts = _chosen(run, only, parts_of(run.history, run.node_uid))
     left = [part for part in parts if part.left]
     ui.say(["", ui.style.paint(f"What the run {safe(run.id)} changed on {session.node}, the newest first", "bold")])

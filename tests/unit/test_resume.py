@@ -21,7 +21,7 @@ from gpufix.core.answers_format import sample
 from gpufix.core.plan_data import Given
 from gpufix.core.run_history import read_history, steps_of
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.runs import Run, list_runs, open_run, run_to_resume, run_to_undo, to_prune
+from gpufix.runs import Run, find_run, list_runs, open_run, run_to_resume, run_to_undo, to_prune
 from gpufix.world.journal import JOURNAL, Journal, state_folder
 
 INCIDENT = World()
@@ -515,6 +515,150 @@ def test_check_shows_the_plan_of_an_undo_and_changes_nothing() -> None:
     assert len(list_runs(state_folder())) == 1
 
 
+# --- an undo that stopped --------------------------------------------------------------------------------------------
+
+
+def stopped_undo() -> ModelSession:
+    """After a recovery and an undo of it that was left at the gate of the labels: swap is on, the node about to die."""
+    one = session(INCIDENT)
+    recover(one)
+    one.ui.choose = choose(undo_relabel="quit")
+    assert undo(one).status is ExitStatus.DECLINED
+    assert [run.state for run in list_runs(state_folder())] == ["finished", "stopped"]
+    return one
+
+
+def test_a_stopped_undo_does_not_keep_the_node_from_being_recovered() -> None:
+    one = stopped_undo()
+    offered: list[Sequence[str]] = []
+
+    def decide(message: str, options: Sequence[str]) -> str:
+        if message.startswith("The run"):
+            offered.append(options)
+            return "new"
+        return choose()(message, options)
+
+    one.ui.choose = decide
+    one.world = one.world._replace(kubelet="auto-restart")
+    result = recover(one)
+    assert result.status is ExitStatus.OK, result.line
+    assert offered == [["on", "close", "new", "quit"]]
+    assert [run.state for run in list_runs(state_folder())] == ["finished", "finished", "finished"]
+
+
+def test_a_stopped_undo_is_gone_on_with_closed_or_left() -> None:
+    one = stopped_undo()
+    one.ui.choose = choose(**{"The run": "quit"})
+    assert resume(one).status is ExitStatus.DECLINED
+    assert run_to_resume(state_folder(), NODE).history.kind == "undo"
+    one.ui.choose = choose()
+    assert resume(one).status is ExitStatus.OK
+    assert start(one.world) == start(INCIDENT)
+    assert [run.state for run in list_runs(state_folder())] == ["undone", "finished"]
+
+
+def test_an_undo_whose_run_is_gone_can_only_be_closed() -> None:
+    one = stopped_undo()
+    of, _ = list_runs(state_folder())
+    of.folder.rename(of.folder.parent.parent / "elsewhere")
+    one.applied.clear()
+    one.ui.choose = lambda message, options: options[0]
+    result = resume(one)
+    assert "is closed: what it did stays as it is" in result.line and one.applied == []
+    assert f"the run {of.id}, which it undoes, is gone" in " ".join(one.ui.text.split())
+
+
+def test_an_undo_that_another_one_finished_is_over() -> None:
+    one = stopped_undo()
+    one.ui.choose = choose()
+    assert undo(one).status is ExitStatus.OK
+    assert [run.state for run in list_runs(state_folder())] == ["undone", "finished", "finished"]
+    assert open_run(state_folder(), NODE, "") is None
+
+
+# --- a journal that cannot be relied on ------------------------------------------------------------------------------
+
+
+def damaged(run: Run, how: str) -> None:
+    path = run.folder / JOURNAL
+    lines = path.read_text().splitlines()
+    at = next(number for number, line in enumerate(lines) if '"event": "intent"' in line)
+    if how == "broken":
+        lines[at] = lines[at][:40]
+    elif how == "newer":
+        lines[at] = lines[at].replace('"v": 1', '"v": 2')
+    elif how == "missing":
+        del lines[at]
+    elif how == "doubled":
+        lines.insert(at, lines[at])
+    else:
+        lines[at], lines[at + 1] = lines[at + 1], lines[at]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("broken", r"its journal is damaged: line \d+ cannot be read"),
+        ("newer", "its journal was written by a newer gpufix"),
+        ("missing", "are missing, doubled or out of their order"),
+        ("doubled", "are missing, doubled or out of their order"),
+        ("swapped", "are missing, doubled or out of their order"),
+    ],
+)
+def test_nothing_is_undone_or_gone_on_with_by_a_damaged_journal(
+    monkeypatch: pytest.MonkeyPatch, how: str, told: str
+) -> None:
+    one = killed(monkeypatch, "step-result", "disable-swap")
+    (run,) = list_runs(state_folder())
+    damaged(run, how)
+    one.applied.clear()
+    with pytest.raises(GpufixError, match=told) as caught:
+        undo(one)
+    assert caught.value.exit_status is ExitStatus.BLOCKED
+    offered: list[Sequence[str]] = []
+    one.ui.choose = lambda message, options: offered.append(options) or "quit"  # type: ignore[func-returns-value]
+    assert resume(one).status is ExitStatus.DECLINED
+    assert offered == [["close", "quit"]]
+    assert one.applied == []
+
+
+def test_a_resume_that_was_cut_off_in_its_first_line_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed(monkeypatch, "step-result", "relabel")
+    (run,) = list_runs(state_folder())
+    for _ in range(2):
+        with (run.folder / JOURNAL).open("a") as journal:
+            journal.write('{"v": 1, "seq": 7, "event": "res\n')
+    (run.folder / JOURNAL).write_bytes((run.folder / JOURNAL).read_bytes()[:-1])
+    assert find_run(state_folder(), run.id).history.damage != "", "its first line lies before the last"
+    Journal.reopen(run.folder, run.history.seq).write("resume", pid=1)
+    assert find_run(state_folder(), run.id).history.damage == ""
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ({}, "does not say what was answered to target_workload"),
+        ([], "does not say what was answered to target_workload"),
+        ({"target_workload": {"value": "nonsense"}}, "'nonsense', which its journal has for target_workload"),
+        ({"target_workload": None}, "'None', which its journal has for target_workload"),
+    ],
+)
+def test_answers_that_the_runbook_does_not_know_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, answers: object, told: str
+) -> None:
+    one = killed(monkeypatch, "step-result", "relabel")
+    (run,) = list_runs(state_folder())
+    lines = lines_of(run)
+    lines[0]["answers"] = answers
+    (run.folder / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    one.applied.clear()
+    one.ui.choose = choose(**{"The run": "quit"})
+    assert resume(one).status is ExitStatus.DECLINED
+    assert told in " ".join(one.ui.text.split())
+    assert one.applied == []
+
+
 # --- one at a time ---------------------------------------------------------------------------------------------------
 
 
@@ -575,6 +719,18 @@ def test_what_cannot_be_gone_on_with_says_so(monkeypatch: pytest.MonkeyPatch) ->
     resume(one)
     with pytest.raises(GpufixError, match="has ended: there is nothing to go on with"):
         run_to_resume(state_folder(), NODE)
+
+
+def test_a_node_means_its_unfinished_run_not_one_that_came_to_nothing() -> None:
+    one = session(INCIDENT, choose(disable_swap="quit"))
+    recover(one)
+    one.ui.choose = choose(undo="quit")
+    assert undo(one).status is ExitStatus.DECLINED
+    first, last = list_runs(state_folder())
+    assert (first.state, last.state) == ("stopped", "finished")
+    assert run_to_resume(state_folder(), NODE).id == first.id
+    with pytest.raises(GpufixError, match="has ended"):
+        run_to_resume(state_folder(), last.id)
 
 
 def test_the_clock_says_nothing_of_which_run_is_the_last() -> None:

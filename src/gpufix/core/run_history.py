@@ -19,11 +19,15 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The lines of one run. ``torn``: the last line was cut off. ``broken``: the numbers of other unreadable lines."""
+    """The lines of one run. ``torn``: the last line was cut off. ``broken``: the numbers of other unreadable lines.
+
+    ``newer``: some of those are of a later version.
+    """
 
     lines: tuple[Line, ...]
     torn: bool = False
     broken: tuple[int, ...] = ()
+    newer: bool = False
 
     def last(self, event: str, step: str = "") -> Line | None:
         """The last line of ``event`` (of ``step``, where one is given)."""
@@ -68,6 +72,21 @@ class History:
         return any(line["event"] == "intent" for line in self.lines)
 
     @property
+    def damage(self) -> str:
+        """Why it cannot be relied on that all of the run is here; empty where nothing speaks against it.
+
+        What a lost line said of the start, or of a step that acted, would be missing in the undoing.
+        """
+        if self.newer:
+            return "its journal was written by a newer gpufix"
+        if self.broken:
+            return f"its journal is damaged: line {', '.join(map(str, self.broken[:5]))} cannot be read"
+        numbers = [line.get("seq") for line in self.lines]
+        if numbers != list(range(1, len(numbers) + 1)):
+            return "its journal is damaged: lines of it are missing, doubled or out of their order"
+        return ""
+
+    @property
     def seq(self) -> int:
         """The highest number of a line."""
         return max((line["seq"] for line in self.lines if isinstance(line.get("seq"), int)), default=0)
@@ -99,6 +118,7 @@ def read_history(text: str) -> History:
     """
     lines: list[Line] = []
     broken: list[int] = []
+    newer = False
     raw = text.split("\n")
     torn = raw[-1] != ""
     for number, one in enumerate(raw, 1):
@@ -109,12 +129,20 @@ def read_history(text: str) -> History:
         except (ValueError, RecursionError):
             data = None
         if isinstance(data, dict) and isinstance(data.get("event"), str) and data.get("v") == VERSION:
-            if data["event"] == "resume" and broken and broken[-1] == number - 1:
-                broken.pop()
+            before = number - 1
+            while data["event"] == "resume" and broken and broken[-1] == before:
+                broken.pop()  # whoever went on may have been cut off in his first line too
+                before -= 1
             lines.append(data)
         elif number < len(raw) or not torn:
+            newer = newer or _is_newer(data)
             broken.append(number)
-    return History(tuple(lines), torn, tuple(broken))
+    return History(tuple(lines), torn, tuple(broken), newer)
+
+
+def _is_newer(data: Any) -> bool:
+    version = data.get("v") if isinstance(data, dict) else None
+    return type(version) is int and version > VERSION
 
 
 def steps_of(history: History) -> tuple[StepHistory, ...]:
