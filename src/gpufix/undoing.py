@@ -9,7 +9,7 @@ from gpufix import planning
 from gpufix.consents import Request
 from gpufix.core.conditions import findings_of
 from gpufix.core.plan_data import Given
-from gpufix.core.undo import Part, parts_of, undo_book, undo_target
+from gpufix.core.undo import ABSENT, Part, parts_of, undo_book, undo_target
 from gpufix.core.verdict import judge
 from gpufix.core.workload import WORKLOAD_LABEL, effective_workload
 from gpufix.errors import ExitStatus, GpufixError
@@ -50,7 +50,9 @@ def undo_run(
             f"gpufix runs show {run.id} says what is left of it; put back by hand what you want; nothing was changed",
             ExitStatus.BLOCKED,
         )
-    parts = _chosen(run, only, parts_of(run.history, run.node_uid))
+    node = reading.facts.node.value
+    label = node.labels.get(WORKLOAD_LABEL, ABSENT) if node is not None else None
+    parts = _chosen(run, only, parts_of(run.history, run.node_uid, label))
     left = [part for part in parts if part.left]
     ui.say(["", ui.style.paint(f"What the run {safe(run.id)} changed on {session.node}, the newest first", "bold")])
     for part in parts:

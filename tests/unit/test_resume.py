@@ -468,6 +468,67 @@ def test_the_first_attempt_says_what_the_start_was(monkeypatch: pytest.MonkeyPat
     assert start(one.world) == start(INCIDENT)
 
 
+def test_a_label_that_somebody_set_since_is_left_alone() -> None:
+    one = session(INCIDENT)
+    recover(one)
+    one.world = one.world._replace(label="nonsense")
+    one.applied.clear()
+    result = undo(one)
+    assert result.status is ExitStatus.OK
+    assert one.applied == ["undo-disable-swap"] and one.world.label == "nonsense"
+    assert "left as container and is nonsense by now: somebody changed it since" in " ".join(one.ui.text.split())
+
+
+def test_the_operators_own_label_is_not_called_undone() -> None:
+    one = session(World(label="container", deploy_vfio=True, operator=False))
+    recover(one)
+    assert "relabel" in one.applied and not one.world.deploy_vfio
+    result = undo(one)
+    assert result.line.startswith("Undone: undo-disable-swap."), result.line
+    assert "was container before; only nvidia.com/gpu.deploy.vfio-manager was taken off" in " ".join(
+        one.ui.text.split()
+    )
+    assert not one.world.deploy_vfio
+
+
+def test_what_a_later_attempt_put_off_is_put_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = session(INCIDENT)
+    one.ends = lambda possible: possible[min(1, len(possible) - 2)] if len(possible) > 2 else possible[-1]
+    assert recover(one).status is not ExitStatus.OK
+    one.ends = whole
+    one.world = one.world._replace(native_unit=True)  # somebody installs one between the attempts
+    assert resume(one).status is ExitStatus.OK
+    assert not one.world.native_unit
+    assert undo(one).status is ExitStatus.OK
+    assert one.world.native_unit
+
+
+@pytest.mark.parametrize(
+    "swap",
+    [
+        {"swapon": None},
+        {"swapon": ["/swapfile"]},
+        {"swapon": [{"device": 1, "priority": -2}]},
+        {"swapon": [{"device": "/swapfile"}]},
+        {"units": 5},
+        {"units": ["data.swap"]},
+        {"services": None},
+        {"backup": None},
+    ],
+)
+def test_swap_material_of_another_shape_is_left(swap: dict[str, Any]) -> None:
+    one = session(INCIDENT)
+    recover(one)
+    (run,) = list_runs(state_folder())
+    lines = lines_of(run)
+    next(line for line in lines if line["event"] == "intent" and line["step"] == "disable-swap")["undo"].update(swap)
+    (run.folder / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    one.applied.clear()
+    assert undo(one).status is ExitStatus.OK
+    assert one.applied == ["undo-relabel"]
+    assert "its journal does not hold swap as it was" in " ".join(one.ui.text.split())
+
+
 def test_fstab_edited_between_two_attempts_is_left_to_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
     one = killed(monkeypatch, "intent", "disable-swap")
     (run,) = list_runs(state_folder())

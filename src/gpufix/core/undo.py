@@ -70,20 +70,31 @@ class Part:
     left: str = ""
 
 
-def parts_of(history: History, node_uid: str) -> tuple[Part, ...]:
-    """The steps of a run that acted, the newest first. ``node_uid``: of the node as it is now."""
+def parts_of(history: History, node_uid: str, label: str | None = None) -> tuple[Part, ...]:
+    """The steps of a run that acted, the newest first. ``node_uid``: of the node as it is now, and ``label``: what its
+    workload label says now, ``ABSENT`` where it has none; None where that was not read."""
     names = dict.fromkeys(str(line.get("step")) for line in history.all("intent"))
-    return tuple(_part(history.all("intent", name), name, node_uid) for name in reversed(names))
+    target = _target(history)
+    return tuple(_part(history.all("intent", name), name, node_uid, target, label) for name in reversed(names))
 
 
-def _part(intents: Sequence[Line], name: str, node_uid: str) -> Part:
+def _target(history: History) -> str:
+    """What the run set the workload label to; empty where its journal does not say."""
+    answers = history.start.get("answers")
+    one = answers.get("target_workload") if isinstance(answers, Mapping) else None
+    value = one.get("value") if isinstance(one, Mapping) else one
+    return value if isinstance(value, str) else ""
+
+
+def _part(intents: Sequence[Line], name: str, node_uid: str, target: str, label: str | None) -> Part:
     first = intents[0]
     playbook, material = str(first.get("playbook", "")), first.get("undo")
     actions = actions_of(playbook)
     if not isinstance(material, Mapping):
         return Part(name, playbook, {}, str(first.get("irreversible") or "its journal holds no way back"))
     if actions == {Action.RELABEL}:
-        return Part(name, playbook, material, _why_not_labels(material, node_uid))
+        why = _why_not_labels(material, node_uid) or _why_not_these_labels(material, target, label)
+        return Part(name, playbook, material, why)
     if actions == {Action.REMOVE_OBSTACLE}:
         merged, why = _merge_swap([line.get("undo") for line in intents])
         return Part(name, playbook, merged, why)
@@ -100,6 +111,34 @@ def _why_not_labels(material: Mapping[str, Any], node_uid: str) -> str:
     return ""
 
 
+def _why_not_these_labels(material: Mapping[str, Any], target: str, now: str | None) -> str:
+    was = material["labels"].get(WORKLOAD_LABEL)
+    if not target:
+        return ""
+    if was == target:
+        return (
+            f"{WORKLOAD_LABEL} was {target} before; only {VFIO_MANAGER_LABEL} was taken off, and the GPU Operator puts "
+            "that on by itself where it belongs"
+        )
+    if now not in (None, target, ABSENT if was is None else was):
+        return f"{WORKLOAD_LABEL} was left as {target} and is {now} by now: somebody changed it since"
+    return ""
+
+
+def _why_not_swap(material: Mapping[str, Any]) -> str:
+    """Of the shape only: restore-swap.yml looks at every value itself, before it changes anything."""
+    devices = material.get("swapon")
+    whole = isinstance(devices, list) and all(
+        isinstance(one, Mapping) and isinstance(one.get("device"), str) and type(one.get("priority")) is int
+        for one in devices
+    )
+    for name in ("units", "services"):
+        entries = material.get(name)
+        whole = whole and isinstance(entries, list) and all(isinstance(entry, Mapping) for entry in entries)
+    whole = whole and isinstance(material.get("backup"), str)
+    return "" if whole else "its journal does not hold swap as it was"
+
+
 def _merge_swap(materials: Sequence[Any]) -> tuple[Mapping[str, Any], str]:
     """The first attempt saw the start; the last knows what fstab was left as.
 
@@ -109,6 +148,8 @@ def _merge_swap(materials: Sequence[Any]) -> tuple[Mapping[str, Any], str]:
     first = dict(kept[0])
     if "fstab_sha256_after" not in first:
         return first, "its journal is of an older gpufix and does not say what fstab was left as"
+    if why := next((why for material in kept if (why := _why_not_swap(material))), ""):
+        return first, why
     known = {first.get("fstab_sha256"), first.get("fstab_sha256_after")}
     for later in kept[1:]:
         if later.get("fstab_sha256") not in known:
@@ -116,7 +157,15 @@ def _merge_swap(materials: Sequence[Any]) -> tuple[Mapping[str, Any], str]:
         known.add(later.get("fstab_sha256_after"))
         first["fstab_sha256_after"] = later.get("fstab_sha256_after")
         first["backup"] = first.get("backup") or later.get("backup")
+        # what came up between two attempts was put off by the later one
+        first["units"] = _with(first["units"], later["units"], "unit")
+        first["services"] = _with(first["services"], later["services"], "service")
     return first, ""
+
+
+def _with(first: Sequence[Mapping[str, Any]], later: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    names = [entry.get(name) for entry in first]
+    return [*first, *(entry for entry in later if entry.get(name) not in names)]
 
 
 # --- the plan of an undo ---------------------------------------------------------------------------------------------
