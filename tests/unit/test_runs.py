@@ -179,6 +179,32 @@ def test_what_a_killed_run_left_is_swept_up_and_nothing_else(tmp_path: Path, mon
     }  # fmt: skip
 
 
+def test_a_folder_says_by_a_lock_whether_its_gpufix_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process numbers say nothing of another container that shares the temporary folder."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    command = (
+        "import sys, tempfile; tempfile.tempdir = sys.argv[1]; from gpufix.world import playbooks\n"
+        "with playbooks._private_folder() as folder:\n    print(folder, flush=True); input()\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", command, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        folder = Path(child.stdout.readline().strip())
+        assert folder.parent == tmp_path and folder.name.startswith(f"{PRIVATE}{child.pid}-")
+        monkeypatch.setattr(folders, "process_began", lambda pid: "")  # as seen from another process namespace
+        assert folders.sweep() == [] and folder.is_dir()
+        monkeypatch.setattr(folders, "process_began", lambda pid: "alive")  # its number was given to another process
+        child.kill()
+        child.wait()
+        folders.sweep()
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        child.kill()
+        child.communicate()
+
+
 def playbook_that_runs(folder: Path, path: Path) -> subprocess.Popen[bytes]:
     """A stand-in of ansible-playbook by name, as ansible-runner starts it for ``folder``; on its input it waits."""
     command = path / "bin" / "ansible-playbook"

@@ -7,6 +7,7 @@ applies nothing), which is gone when the run ends: what ansible-runner leaves th
 from __future__ import annotations
 
 import configparser
+import fcntl
 import os
 import shutil
 import sys
@@ -21,6 +22,9 @@ from gpufix.errors import ExitStatus, GpufixError
 
 PRIVATE = "gpufix-run-"
 """How the private folders of ansible-runner begin, in the temporary folder. They hold the environment of a run."""
+OWNER = "gpufix.lock"
+"""The file in it that its gpufix keeps locked for as long as it lives, in whichever process namespace that is."""
+_UNBORN = "gpufix-new-"
 Event = Mapping[str, Any]
 OnEvent = Callable[[Event], None]
 
@@ -137,7 +141,9 @@ def ansible_environment(ssh_timeout: int) -> dict[str, str]:
 @contextmanager
 def _private_folder() -> Iterator[Path]:
     # the process in its name: what a kill leaves is swept up by the next run, and nobody else's is
-    folder = Path(tempfile.mkdtemp(prefix=f"{PRIVATE}{os.getpid()}-"))
+    made = Path(tempfile.mkdtemp(prefix=_UNBORN))
+    owner = _own(made / OWNER)
+    folder = made.rename(made.with_name(f"{PRIVATE}{os.getpid()}-{made.name.removeprefix(_UNBORN)}"))
     try:
         (folder / "env").mkdir(mode=0o700)
         # suppress_env_files drops settings=, so they are written here; 1 s between looks at the kill switch
@@ -145,6 +151,20 @@ def _private_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if owner is not None:
+            os.close(owner)
+
+
+def _own(path: Path) -> int | None:
+    """A new file, locked; None, and no file, where the temporary folder has no locks."""
+    owner = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(owner)
+        path.unlink()
+        return None
+    return owner
 
 
 def _quote(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.world.journal import JOURNAL, process_began
-from gpufix.world.playbooks import PRIVATE
+from gpufix.world.playbooks import OWNER, PRIVATE
 
 STALE_SECONDS = 60.0
 """A private folder that names no process and is younger may be one that is being made right now."""
@@ -46,7 +47,8 @@ def sweep() -> list[int]:
     """Remove what killed runs of this user left in the temporary folder, which holds their environment, and stop an
     ``ansible-playbook`` that outlived its gpufix. Returns the process numbers of those.
 
-    A folder whose process lives is not touched: it says in its name which one that is. Only Ansible's own processes
+    A folder whose process lives is not touched: a lock in it says so, also where that process is in another container
+    and its number says nothing here; where there is no lock, the number in its name does. Only Ansible's own processes
     are killed, so that no further task begins: the task that is at work on the host goes on to its end there, and
     the host's own lock says for how long.
     """
@@ -56,16 +58,29 @@ def sweep() -> list[int]:
             status = folder.lstat()
             if status.st_uid != os.getuid() or not folder.is_dir() or folder.is_symlink():
                 continue
-            owner = folder.name.removeprefix(PRIVATE).partition("-")[0]
-            if owner.isdecimal() and _lives(int(owner)):
-                continue
-            if not owner.isdecimal() and time.time() - status.st_mtime < STALE_SECONDS:
+            if _is_owned(folder, status.st_mtime):
                 continue
             stopped += _stop_playbooks(folder)
             shutil.rmtree(folder, ignore_errors=True)
         except OSError:
             continue
     return stopped
+
+
+def _is_owned(folder: Path, made: float) -> bool:
+    """Raises OSError where that cannot be seen."""
+    try:
+        owner = os.open(folder / OWNER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        pid = folder.name.removeprefix(PRIVATE).partition("-")[0]
+        return _lives(int(pid)) if pid.isdecimal() else time.time() - made < STALE_SECONDS
+    try:
+        fcntl.flock(owner, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(owner)
+    return False
 
 
 def _lives(pid: int) -> bool:
