@@ -221,7 +221,12 @@ def _plan_or_recover(arguments: argparse.Namespace) -> ExitStatus:
 
 def _go_on(arguments: argparse.Namespace) -> ExitStatus:
     books = read_runbooks(arguments.runbooks)
-    return continue_command.run(arguments, lambda ui: _session(arguments, ui), books)
+
+    def session_of(ui: TerminalUi) -> Session:
+        _check_names(arguments)  # they are the journal's by now, where the command does not say them
+        return _session(arguments, ui)
+
+    return continue_command.run(arguments, session_of, books)
 
 
 def _check_names(arguments: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from gpufix.core.runbook import Runbook
 from gpufix.errors import ExitStatus
 from gpufix.record import Listener
 from gpufix.running import Result
-from gpufix.runs import Run, run_to_resume, run_to_undo
+from gpufix.runs import Run, require_own, run_to_resume, run_to_undo
 from gpufix.runs_command import add_state_option, state_of
 from gpufix.session import Session
 from gpufix.ui import TerminalUi
@@ -47,6 +47,7 @@ def run(
     """Raises GpufixError: status 2 for a run that there is not, 8 for one that still goes on."""
     state, resumes = state_of(arguments), arguments.command == "resume"
     meant = run_to_resume(state, arguments.run) if resumes else run_to_undo(state, arguments.run)
+    require_own(meant)
     _fill_in(arguments, meant)
 
     def work(session: Session, request: Request, listeners: Sequence[Listener]) -> Result:
@@ -69,7 +70,7 @@ def _fill_in(arguments: argparse.Namespace, meant: Run) -> None:
     inventory = recorded.get("inventory")
     if not arguments.inventory and isinstance(inventory, list):
         arguments.inventory = [one for one in inventory if isinstance(one, str)]
-    for name in ("kubeconfig", "context"):
+    for name in () if arguments.kubeconfig else ("kubeconfig", "context"):  # a context is one of its kubeconfig
         if not getattr(arguments, name) and isinstance(recorded.get(name), str):
             setattr(arguments, name, recorded[name] or None)
     if arguments.host is None and isinstance(start.get("host"), str) and start["host"] != meant.node:

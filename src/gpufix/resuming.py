@@ -28,7 +28,7 @@ from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import Status
 from gpufix.record import Listener
 from gpufix.running import Course, Result, Settled, close_run, look, present, require_same_node, simply, walk_course
-from gpufix.runs import Run, find_run, list_runs
+from gpufix.runs import Run, find_run, list_runs, require_own
 from gpufix.session import Hold, Reading, Session
 from gpufix.text import duration_s, safe
 from gpufix.undoing import undo_run
@@ -75,6 +75,7 @@ def take_up(
 def _still_open(session: Session, run: Run) -> Run:
     """The run as it is now that the node is ours: somebody may have gone on with it while the lock was waited for."""
     fresh = find_run(session.state, run.id)
+    require_own(fresh)
     if fresh.is_open:
         return fresh
     raise GpufixError(

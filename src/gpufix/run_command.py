@@ -49,10 +49,16 @@ from gpufix.world.journal import operator
 from gpufix.world.metrics import check_metrics_file, write_metrics
 from gpufix.world.notify import Notifier
 
-NO_TERMINAL = (
-    "run it in a terminal; without one give --answers FILE (gpufix answers writes a sample), "
-    "or --check to see the plan only"
-)
+_WITHOUT_A_PERSON = {
+    "resume": "--answers FILE (gpufix answers writes a sample)",
+    "undo": "--check to see the plan only: nothing is undone without a person",
+}
+"""What a command offers where nobody can be asked; any other than these has both."""
+
+
+def without_a_person(arguments: argparse.Namespace) -> str:
+    both = "--answers FILE (gpufix answers writes a sample), or --check to see the plan only"
+    return f"give {_WITHOUT_A_PERSON.get(arguments.command, both)}"
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -193,9 +199,7 @@ def check_options(arguments: argparse.Namespace) -> None:
         if given
     ]
     if asked and not alone:
-        raise GpufixError(
-            f"{asked[0]} leaves no room for a wizard", "give --answers FILE, or --check for the plan only"
-        )
+        raise GpufixError(f"{asked[0]} leaves no room for a wizard", without_a_person(arguments))
     if arguments.output == "json" and arguments.events == "-":
         raise GpufixError("-o json and --events - both want stdout", "give --events a file")
     if alone and getattr(arguments, "ask_become_pass", False):
@@ -291,7 +295,7 @@ def carry_out(
     check_options(arguments)
     attended = arguments.answers is None and not arguments.check
     if attended:
-        prompts.check_terminal(NO_TERMINAL)
+        prompts.check_terminal(f"run it in a terminal; without one {without_a_person(arguments)}")
     request = request_from(arguments, books)
     notifier = Notifier(arguments.notify) if arguments.notify else None
     ui = ui_for(arguments, attended)

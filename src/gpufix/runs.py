@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpufix.core.run_history import History, read_history
+from gpufix.core.run_history import History, count, read_history
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.text import did_you_mean
 from gpufix.world import runs as folders
@@ -36,8 +36,7 @@ class Run:
     @property
     def number(self) -> int:
         """Counts the runs of one state folder: clocks jump, so the time in a run's name does not order them."""
-        number = self.history.start.get("number")
-        return number if isinstance(number, int) else 0
+        return count(self.history.start.get("number"))
 
     @property
     def node_uid(self) -> str:
@@ -185,6 +184,17 @@ def _nothing_to_undo(run: Run) -> str:
     if run.history.kind == "undo":
         return f"it is an undo itself: gpufix recover {run.node} is the way back"
     return f"gpufix runs list shows the runs; the last one here is {run.id} ({run.state})"
+
+
+def require_own(run: Run) -> None:
+    """Raises GpufixError (status 4) where somebody else may have written the journal: an inventory that it names is run
+    by Ansible, and what it calls the start is put back."""
+    if why := folders.why_not_own(run.folder):
+        raise GpufixError(
+            f"the run {run.id} is not gone on with and not undone: {why}",
+            f"go on as that user; where you know that nobody tampered with it: chown and chmod -R go-w {run.folder}",
+            ExitStatus.BLOCKED,
+        )
 
 
 def still_running(run: Run) -> GpufixError:

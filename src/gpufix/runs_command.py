@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from gpufix.core.render.run_text import run_as_data, run_lines, run_row, table_lines
-from gpufix.errors import ExitStatus
+from gpufix.errors import ExitStatus, GpufixError
 from gpufix.runs import Run, find_run, list_runs, prune, to_prune
 from gpufix.ui import style_for
 from gpufix.world.journal import state_folder
@@ -26,8 +26,14 @@ def add_state_option(parser: argparse.ArgumentParser) -> None:
 
 
 def state_of(arguments: argparse.Namespace) -> Path:
+    """Raises GpufixError (status 2) for a --state-dir that names no place."""
     given: Path | None = getattr(arguments, "state_dir", None)
-    return given.expanduser().resolve() if given is not None else state_folder()
+    if given is None:
+        return state_folder()
+    try:
+        return given.expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # ~nobody-here; a symbolic link that leads to itself
+        raise GpufixError(f"--state-dir {given}: {error}", "give another folder") from None
 
 
 def add_options(parser: argparse.ArgumentParser, parser_class: type[argparse.ArgumentParser]) -> None:

@@ -89,7 +89,12 @@ class History:
     @property
     def seq(self) -> int:
         """The highest number of a line."""
-        return max((line["seq"] for line in self.lines if isinstance(line.get("seq"), int)), default=0)
+        return max((count(line.get("seq")) for line in self.lines), default=0)
+
+
+def count(value: Any) -> int:
+    """``value`` where it counts lines or runs, else 0: another number may be too long to be written again."""
+    return value if type(value) is int and 0 < value < 1 << 53 else 0
 
 
 _BEGINS = ("run-start", "resume")

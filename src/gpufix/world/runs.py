@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import signal
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -19,18 +20,43 @@ STALE_SECONDS = 60.0
 
 
 def journals(state: Path) -> list[tuple[Path, str | None]]:
-    """The folder of each run below ``state``, by name, and the text of its journal; None where that cannot be read."""
+    """The folder of each run below ``state``, by name, and the text of its journal; None where that cannot be read.
+
+    Raises GpufixError (status 2) where it cannot be seen which there are."""
     folder = state / "runs"
-    if not folder.is_dir():
+    try:
+        found = sorted(folder.iterdir())
+        return [(path, _text(path / JOURNAL)) for path in found if path.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return [(path, _text(path / JOURNAL)) for path in sorted(folder.iterdir()) if path.is_dir()]
+    except OSError as error:
+        raise GpufixError(
+            f"the runs in {error.filename or folder} cannot be read: {error.strerror}",
+            "look at its rights, or give another --state-dir",
+        ) from None
 
 
 def _text(path: Path) -> str | None:
     try:
+        if not path.is_file():  # a pipe would be waited for
+            return None
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
+
+
+def why_not_own(folder: Path) -> str:
+    """Why what the journal in ``folder`` says may be another user's word; empty where only this user can write it."""
+    for path in (folder, folder / JOURNAL):
+        try:
+            status = path.stat()
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}"
+        if status.st_uid != os.geteuid():
+            return f"{path} belongs to another user (uid {status.st_uid})"
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"{path} can be written by other users"
+    return ""
 
 
 def remove(folder: Path) -> None:
@@ -39,7 +65,7 @@ def remove(folder: Path) -> None:
         shutil.rmtree(folder)
     except OSError as error:
         raise GpufixError(
-            f"{folder} cannot be removed: {error.strerror}", "look at its rights", ExitStatus.STEP_FAILED
+            f"{folder} cannot be removed: {error.strerror or error}", "look at its rights", ExitStatus.STEP_FAILED
         ) from None
 
 
