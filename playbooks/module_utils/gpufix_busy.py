@@ -31,7 +31,8 @@ def holding(host: Host, module: str) -> Iterator[None]:
     path = host.path(LOCK)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)  # a practice host may lack /run
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        # whoever can read a file can lock it, and keep every change off the host
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise _not_known(error) from None
     try:

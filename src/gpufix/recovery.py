@@ -19,7 +19,7 @@ from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import Status
 from gpufix.record import Listener
 from gpufix.resuming import take_up
-from gpufix.running import Course, Result, checked, look, present, simply, tell, walk_course
+from gpufix.running import Course, Result, checked, held, look, present, simply, tell, walk_course
 from gpufix.runs import open_run
 from gpufix.session import Hold, Reading, Session
 from gpufix.text import safe
@@ -69,7 +69,7 @@ def recover(session: Session, request: Request, listeners: Sequence[Listener] = 
     _require_same_runbook(request, book, session.node)
     if request.check:
         return _walk(session, request, book, reading, None, listeners)
-    with session.hold() as hold:
+    with held(session, reading) as (hold, reading):
         return _walk(session, request, book, reading, hold, listeners)
 
 

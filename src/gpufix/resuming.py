@@ -27,7 +27,18 @@ from gpufix.core.verdict import judge
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import Status
 from gpufix.record import Listener
-from gpufix.running import Course, Result, Settled, close_run, look, present, require_same_node, simply, walk_course
+from gpufix.running import (
+    Course,
+    Result,
+    Settled,
+    close_run,
+    held,
+    look,
+    present,
+    require_same_node,
+    simply,
+    walk_course,
+)
 from gpufix.runs import Run, find_run, list_runs, require_own
 from gpufix.session import Hold, Reading, Session
 from gpufix.text import duration_s, safe
@@ -63,7 +74,7 @@ def take_up(
     None: it is closed and a new run is wanted, which only ``anew`` offers.
     """
     try:
-        with session.hold() as hold:
+        with held(session, reading) as (hold, reading):
             run = _still_open(session, run)
             if run.history.kind == "undo":
                 return _take_up_undo(session, request, run, reading, hold, listeners, anew)

@@ -6,8 +6,8 @@ Shared by a recovery, by going on with one, and by undoing one.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -31,7 +31,7 @@ from gpufix.record import Listener, Record
 from gpufix.runs import Run, next_number
 from gpufix.session import Hold, Reading, Session, require_both
 from gpufix.text import safe
-from gpufix.walk import Outcome, StepResult, Walker
+from gpufix.walk import FRESH_SECONDS, Outcome, StepResult, Walker
 from gpufix.world.events import EventName
 from gpufix.world.interrupts import Interrupts
 from gpufix.world.journal import Journal, process_began
@@ -120,6 +120,18 @@ def look(session: Session) -> Reading:
     require_both(reading)
     session.ui.progress("")
     return reading
+
+
+@contextmanager
+def held(session: Session, reading: Reading) -> Iterator[tuple[Hold, Reading]]:
+    """The node held, and a look at it that is not older than the waiting for that: who was waited for may have acted.
+
+    Raises GpufixError: status 8 while another has it.
+    """
+    began = session.clock.monotonic()
+    with session.hold() as hold:
+        waited = session.clock.monotonic() - began > FRESH_SECONDS
+        yield hold, look(session) if waited else reading
 
 
 def present(

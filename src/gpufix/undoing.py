@@ -15,7 +15,7 @@ from gpufix.core.workload import WORKLOAD_LABEL, effective_workload
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import Status
 from gpufix.record import Listener
-from gpufix.running import Course, Result, checked, look, present, require_same_node, walk_course
+from gpufix.running import Course, Result, checked, held, look, present, require_same_node, walk_course
 from gpufix.runs import Run, run_to_undo
 from gpufix.session import Hold, Reading, Session
 from gpufix.text import did_you_mean, safe
@@ -27,7 +27,7 @@ def undo(session: Session, request: Request, run: Run, only: str = "", listeners
     require_same_node(run, reading, session)
     if request.check:
         return undo_run(session, request, run, only, reading, None, listeners)
-    with session.hold() as hold:
+    with held(session, reading) as (hold, reading):
         run = run_to_undo(session.state, run.id)  # as it is now that the node is ours
         return undo_run(session, request, run, only, reading, hold, listeners)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -745,6 +745,21 @@ def test_a_journal_has_one_writer(tmp_path: Path) -> None:
     again.write("resume")
     again.close()
     assert [line["seq"] for line in read_history((tmp_path / "run" / JOURNAL).read_text()).lines] == [1, 2]
+
+
+def test_what_happened_while_the_lock_was_waited_for_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "intent", "relabel")
+
+    @contextmanager
+    def hold() -> Iterator[Any]:
+        one.clock.sleep(30)
+        one.world = one.world._replace(label="container", deploy_vfio=False)  # the other one's step came to its end
+        yield one.holding
+
+    monkeypatch.setattr(one, "hold", hold)
+    resume(one)
+    (run,) = list_runs(state_folder())
+    assert [line["outcome"] for line in run.history.all("settled", "relabel")] == ["done"]
 
 
 def test_a_hold_that_was_lost_stops_the_next_change() -> None:

@@ -193,4 +193,5 @@ def test_a_tool_that_the_host_runs_has_the_lock_too(host: FakeHost) -> None:
 def test_a_host_that_lacks_the_folder(host: FakeHost) -> None:
     assert not Path(host.root / "run").exists()
     held(host).close()
-    assert (host.root / "run/gpufix.lock").stat().st_mode & 0o777 == 0o644
+    mode = (host.root / "run/gpufix.lock").stat().st_mode & 0o777
+    assert mode == 0o600, "who can read it can lock it, and keep every change off the host"
