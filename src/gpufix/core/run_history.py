@@ -95,7 +95,8 @@ class StepHistory:
 def read_history(text: str) -> History:
     """The journal in ``text``. Never raises: whatever cannot be read is counted.
 
-    A line that was cut off, and that whoever went on with the run ended before his own first line, is no broken one.
+    A line that was cut off, and that whoever went on with the run ended before his own first line, is no broken one;
+    nor is that first line, where he died in the middle of it and the next one ended it in turn.
     """
     lines: list[Line] = []
     broken: list[int] = []
@@ -109,8 +110,10 @@ def read_history(text: str) -> History:
         except (ValueError, RecursionError):
             data = None
         if isinstance(data, dict) and isinstance(data.get("event"), str) and data.get("v") == VERSION:
-            if data["event"] == "resume" and broken and broken[-1] == number - 1:
+            ended = number - 1
+            while data["event"] == "resume" and broken and broken[-1] == ended:
                 broken.pop()
+                ended -= 1
             lines.append(data)
         elif number < len(raw) or not torn:
             broken.append(number)
