@@ -28,26 +28,26 @@ from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import Status
 from gpufix.record import Listener
 from gpufix.running import (
+    POLL_SECONDS,
     Course,
     Result,
     Settled,
     close_run,
     held,
+    held_words,
     look,
     present,
     require_same_node,
+    settled_by,
     simply,
+    wait_for_host,
     walk_course,
 )
 from gpufix.runs import Run, find_run, list_runs, require_own
 from gpufix.session import Hold, Reading, Session
-from gpufix.text import duration_s, safe
+from gpufix.text import safe
 from gpufix.undoing import undo_run
 from gpufix.world.prompts import Interrupted, Option
-
-POLL_SECONDS = 2.0
-BUSY_SECONDS = 1800.0
-"""How long a step that still runs on the host is waited for: as long as disable-swap.yml waits for swapoff."""
 
 
 def resume(session: Session, request: Request, run: Run, listeners: Sequence[Listener] = ()) -> Result:
@@ -74,8 +74,9 @@ def take_up(
     None: it is closed and a new run is wanted, which only ``anew`` offers.
     """
     try:
-        with held(session, reading) as (hold, reading):
+        with held(session, reading) as (hold, seen):
             run = _still_open(session, run)
+            reading = wait_for_host(session, seen)
             if run.history.kind == "undo":
                 return _take_up_undo(session, request, run, reading, hold, listeners, anew)
             return _TakenUp(session, request, run, hold, tuple(listeners), anew).go(reading)
@@ -164,7 +165,6 @@ class _TakenUp:
         book, problem = self._book()
         given = self._given()
         values = {name: one.value for name, one in given.items()}
-        reading = self._wait_for_host(reading)
         findings = {
             **findings_of(reading.diagnosis),
             str(self.run.history.start.get("root_cause")): str(Status.CONFIRMED),
@@ -243,23 +243,6 @@ class _TakenUp:
 
     # --- looking ---
 
-    def _wait_for_host(self, reading: Reading) -> Reading:
-        """A step that a killed run began may go on by itself on the host: it is waited for, never run beside."""
-        session, began = self.session, self.session.clock.monotonic()
-        while reading.facts.busy.value:
-            if session.clock.monotonic() - began > BUSY_SECONDS:
-                raise GpufixError(
-                    f"{reading.facts.busy.value} still runs on {session.host}",
-                    "look at it there; nothing was changed",
-                    ExitStatus.BLOCKED,
-                )
-            seconds = duration_s(session.clock.monotonic() - began)
-            session.ui.progress(f"waiting for what still runs on {session.host}: {reading.facts.busy.value}, {seconds}")
-            session.clock.sleep(POLL_SECONDS)
-            reading = session.read()
-        session.ui.progress("")
-        return reading
-
     def _settle(
         self, reading: Reading, book: Runbook, answers: Mapping[str, str], findings: Mapping[str, str]
     ) -> tuple[Reading, tuple[Settled, ...]]:
@@ -276,7 +259,7 @@ class _TakenUp:
 
             if Action.START_KUBELET in actions_of(step.playbook):
                 reading = self._give_time(reading, step, judged)
-            settled.append(_settled(name, judged(reading)))
+            settled.append(settled_by(name, judged(reading)))
         return reading, tuple(settled)
 
     def _give_time(self, reading: Reading, step: RunbookStep, judged: Callable[[Reading], Verdict]) -> Reading:
@@ -324,21 +307,11 @@ class _TakenUp:
             told = "; ".join(leaf.text for leaf in verdict.open_parts())
             ui.say(ui.style.wrap(f"{at} is not done: {safe(told)}. Nothing was marked.", 2, 4))
             return course
-        marked = replace(_settled(at, verdict), text=f"marked done by hand by {self.request.who}; {_held(verdict)}")
+        told = f"marked done by hand by {self.request.who}; {held_words(verdict)}"
+        marked = replace(settled_by(at, verdict), text=told)
         ui.say(ui.style.wrap(f"{at}: {safe(marked.text)}", 2, 4))
         others = tuple(one for one in course.settled if one.step != at)
         return replace(course, settled=(*others, marked))
-
-
-def _settled(step: str, verdict: Verdict) -> Settled:
-    if verdict.holds:
-        return Settled(step, "done", f"found done: {_held(verdict)}")
-    told = "; ".join(leaf.text for leaf in verdict.open_parts() if leaf.kind == "observation")
-    return Settled(step, "unknown" if verdict.holds is None else "not done", f"found not done: {told}")
-
-
-def _held(verdict: Verdict) -> str:
-    return "; ".join(leaf.text for leaf in verdict.leaves() if leaf.holds and leaf.kind == "observation")
 
 
 def _is_up(reading: Reading) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from gpufix import planning
 from gpufix.consents import AnswersApprover, Remembering, Request, consent_gaps, require_consents
 from gpufix.core.answers import StepConsent
+from gpufix.core.conditions import Verdict
 from gpufix.core.marks import marks_of
 from gpufix.core.plan import Decision, Plan
 from gpufix.core.plan_data import Given
@@ -30,12 +31,16 @@ from gpufix.model import Diagnosis
 from gpufix.record import Listener, Record
 from gpufix.runs import Run, next_number
 from gpufix.session import Hold, Reading, Session, require_both
-from gpufix.text import safe
+from gpufix.text import duration_s, safe
 from gpufix.walk import FRESH_SECONDS, Outcome, StepResult, Walker
 from gpufix.world.events import EventName
 from gpufix.world.interrupts import Interrupts
 from gpufix.world.journal import Journal, process_began
 from gpufix.world.snapshots import write_snapshot
+
+POLL_SECONDS = 2.0
+BUSY_SECONDS = 1800.0
+"""How long a step that still runs on the host is waited for: as long as disable-swap.yml waits for swapoff."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,39 @@ def held(session: Session, reading: Reading) -> Iterator[tuple[Hold, Reading]]:
     with session.hold() as hold:
         waited = session.clock.monotonic() - began > FRESH_SECONDS
         yield hold, look(session) if waited else reading
+
+
+def wait_for_host(session: Session, reading: Reading) -> Reading:
+    """A step that a killed run began may go on by itself on the host: it is waited for, never run beside.
+
+    Raises GpufixError (status 4) where it does not end.
+    """
+    began = session.clock.monotonic()
+    while reading.facts.busy.value:
+        if session.clock.monotonic() - began > BUSY_SECONDS:
+            raise GpufixError(
+                f"{reading.facts.busy.value} still runs on {session.host}",
+                "look at it there; nothing was changed",
+                ExitStatus.BLOCKED,
+            )
+        seconds = duration_s(session.clock.monotonic() - began)
+        session.ui.progress(f"waiting for what still runs on {session.host}: {reading.facts.busy.value}, {seconds}")
+        session.clock.sleep(POLL_SECONDS)
+        reading = session.read()
+    session.ui.progress("")
+    return reading
+
+
+def settled_by(step: str, verdict: Verdict) -> Settled:
+    """What ``verdict``, that of a step's post-condition over a fresh look, says of a step that was begun."""
+    if verdict.holds:
+        return Settled(step, "done", f"found done: {held_words(verdict)}")
+    told = "; ".join(leaf.text for leaf in verdict.open_parts() if leaf.kind == "observation")
+    return Settled(step, "unknown" if verdict.holds is None else "not done", f"found not done: {told}")
+
+
+def held_words(verdict: Verdict) -> str:
+    return "; ".join(leaf.text for leaf in verdict.leaves() if leaf.holds and leaf.kind == "observation")
 
 
 def present(

@@ -7,15 +7,29 @@ from dataclasses import replace
 
 from gpufix import planning
 from gpufix.consents import Request
-from gpufix.core.conditions import findings_of
+from gpufix.core.conditions import World, evaluate, findings_of
 from gpufix.core.plan_data import Given
+from gpufix.core.run_history import steps_of, unsettled
+from gpufix.core.runbook import Runbook
 from gpufix.core.undo import ABSENT, Part, parts_of, undo_book, undo_target
 from gpufix.core.verdict import judge
 from gpufix.core.workload import WORKLOAD_LABEL, effective_workload
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import Status
 from gpufix.record import Listener
-from gpufix.running import Course, Result, checked, held, look, present, require_same_node, walk_course
+from gpufix.running import (
+    Course,
+    Result,
+    Settled,
+    checked,
+    held,
+    look,
+    present,
+    require_same_node,
+    settled_by,
+    wait_for_host,
+    walk_course,
+)
 from gpufix.runs import Run, run_to_undo
 from gpufix.session import Hold, Reading, Session
 from gpufix.text import did_you_mean, safe
@@ -27,8 +41,9 @@ def undo(session: Session, request: Request, run: Run, only: str = "", listeners
     require_same_node(run, reading, session)
     if request.check:
         return undo_run(session, request, run, only, reading, None, listeners)
-    with held(session, reading) as (hold, reading):
+    with held(session, reading) as (hold, seen):
         run = run_to_undo(session.state, run.id)  # as it is now that the node is ours
+        reading = wait_for_host(session, seen)
         return undo_run(session, request, run, only, reading, hold, listeners)
 
 
@@ -70,8 +85,15 @@ def undo_run(
     present(session, request, plan, given, reading, listeners)
     # swap that is on again is what this walk is for, so a kubelet that dies of it is no surprise
     findings = {**findings_of(reading.diagnosis), "swap-on": str(Status.CONFIRMED)}
-    course = Course(book, plan, given, findings, goes_on=goes_on, undoes=run.id, only=only)
+    settled = _settled(goes_on, book, World(reading.facts, plan.answers, findings)) if goes_on is not None else ()
+    course = Course(book, plan, given, findings, goes_on=goes_on, undoes=run.id, only=only, settled=settled)
     return walk_course(session, request, course, hold, listeners, reading)
+
+
+def _settled(run: Run, book: Runbook, world: World) -> tuple[Settled, ...]:
+    """What a look says of the steps that the undo ``run`` began and of which it does not say how they ended."""
+    begun = unsettled(steps_of(run.history))
+    return tuple(settled_by(step.id, evaluate(step.done_when, world)) for step in book.steps if step.id in begun)
 
 
 def _chosen(run: Run, only: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from labnode import LabNode
 
-LONG_FILES = ("test_continue.py", "test_recover.py", "test_unattended.py")
+LONG_FILES = ("test_continue.py", "test_kills.py", "test_recover.py", "test_unattended.py")
 LONG = (
     "[incident]", "[label-already-set]", "[no-operator]", "[old-kubelet]", "[swap-from-a-unit]", "[wrong-order]",
     "test_up_status_shell_recover_and_down",
@@ -22,6 +24,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if item.path.name in LONG_FILES or any(name in item.name for name in LONG):
             item.add_marker(pytest.mark.long)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How often gpufix was killed, and where (test_kills.py)."""
+    totals: dict[str, Counter[str]] = {}
+    failed = False
+    for report in (one for reports in terminalreporter.stats.values() for one in reports):
+        found = dict(getattr(report, "user_properties", ()))
+        if "test_kills" in getattr(report, "nodeid", ""):
+            failed = failed or report.failed
+            if getattr(report, "when", "") == "call" and "kills" in found:
+                totals.setdefault(found["through"], Counter()).update(found["kills"])
+    for through, kinds in totals.items():
+        told = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
+        end = "not every run resumed to the same end" if failed else "every run resumed to the same end"
+        terminalreporter.write_line(f"kills: {kinds.total()} through {through} ({told}); {end}")
 
 
 @pytest.fixture

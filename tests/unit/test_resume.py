@@ -21,6 +21,7 @@ from gpufix.core.answers_format import sample
 from gpufix.core.plan_data import Given
 from gpufix.core.run_history import read_history, steps_of
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.model import Facts, Observation
 from gpufix.runs import Run, find_run, list_runs, open_run, run_to_resume, run_to_undo, to_prune
 from gpufix.world.journal import JOURNAL, Journal, state_folder
 
@@ -189,6 +190,30 @@ def test_a_resumed_resume_goes_on_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line["event"] for line in run.history.lines].count("resume") == 2
 
 
+@pytest.mark.parametrize("deaths", [1, 2, 3])
+def test_a_resume_that_dies_in_its_own_first_line_leaves_no_broken_one(
+    monkeypatch: pytest.MonkeyPatch, deaths: int
+) -> None:
+    one = session(INCIDENT)
+    death = Death(monkeypatch, 12, "torn")
+    with pytest.raises(Killed):
+        recover(one)
+    death.stop()
+    for _ in range(deaths):
+        death = Death(monkeypatch, 1, "torn")
+        with pytest.raises(Killed):
+            resume(one)
+        death.stop()
+    assert resume(one).status is ExitStatus.OK
+    (run,) = list_runs(state_folder())
+    assert run.history.broken == () and not run.history.torn
+
+
+def test_a_line_that_is_broken_in_the_middle_of_a_journal_is_still_told() -> None:
+    lines = ['{"v": 1, "seq": 1, "event": "run-start"}', '{"v": 1, "se', '{"v": 1, "seq": 2, "event": "consent"}']
+    assert read_history("\n".join([*lines, '{"v": 1, "seq": 3, "event": "resume"}', ""])).broken == (2,)
+
+
 # --- what is begun and has no result is settled by looking ----------------------------------------------------------
 
 
@@ -200,6 +225,62 @@ def test_an_intent_without_a_result_is_settled_by_looking(monkeypatch: pytest.Mo
     (run,) = list_runs(state_folder())
     (settled,) = run.history.all("settled")
     assert (settled["step"], settled["outcome"]) == ("relabel", "done")
+
+
+def test_what_an_undo_began_is_settled_by_looking_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = session(INCIDENT)
+    recover(one)
+    real = Journal.write
+
+    def write(journal: Journal, name: str, **fields: Any) -> None:
+        if name == "applied":
+            raise Killed
+        real(journal, name, **fields)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Journal, "write", write)
+        undo(one)
+    assert one.applied[-1] == "undo-disable-swap"
+    assert resume(one).status is ExitStatus.OK
+    assert one.applied.count("undo-disable-swap") == 1
+    last = list_runs(state_folder())[-1]
+    assert [(line["step"], line["outcome"]) for line in last.history.all("settled")] == [("undo-disable-swap", "done")]
+    assert {step.step: step.outcome for step in steps_of(last.history)} == {
+        "undo-disable-swap": "done", "undo-relabel": "done",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("go_on", ["resume", "undo"])
+def test_what_still_runs_on_the_host_is_waited_for_before_anything_is_undone(
+    monkeypatch: pytest.MonkeyPatch, go_on: str
+) -> None:
+    one = killed(monkeypatch, "step-result", "disable-swap")
+    if go_on == "resume":
+        real = Journal.write
+
+        def write(journal: Journal, name: str, **fields: Any) -> None:
+            real(journal, name, **fields)
+            if name == "intent":
+                raise Killed
+
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(Journal, "write", write)
+            undo(one)
+    left, seen, through = [3], one.facts, one.run  # looks at which it still runs
+
+    def facts() -> Facts:
+        left[0] -= 1
+        return replace(seen(), busy=Observation.of("gpufix_swap (process 7)")) if left[0] >= 0 else seen()
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        assert left[0] < 0, "no playbook is run beside it"
+        return through(*arguments, **options)
+
+    monkeypatch.setattr(one, "facts", facts)
+    monkeypatch.setattr(one, "run", run)
+    done = resume(one) if go_on == "resume" else undo(one)
+    assert done.status is ExitStatus.OK, done.line
+    assert start(one.world) == start(INCIDENT)
 
 
 def test_a_step_that_had_no_effect_is_found_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -691,7 +772,7 @@ def test_a_resume_that_was_cut_off_in_its_first_line_is_no_damage(monkeypatch: p
         with (run.folder / JOURNAL).open("a") as journal:
             journal.write('{"v": 1, "seq": 7, "event": "res\n')
     (run.folder / JOURNAL).write_bytes((run.folder / JOURNAL).read_bytes()[:-1])
-    assert find_run(state_folder(), run.id).history.damage != "", "its first line lies before the last"
+    assert find_run(state_folder(), run.id).history.damage == "", "died twice, each time in the first line"
     Journal.reopen(run.folder, run.history.seq).write("resume", pid=1)
     assert find_run(state_folder(), run.id).history.damage == ""
 

@@ -119,7 +119,8 @@ class StepHistory:
 def read_history(text: str) -> History:
     """The journal in ``text``. Never raises: whatever cannot be read is counted.
 
-    A line that was cut off, and that whoever went on with the run ended before his own first line, is no broken one.
+    A line that was cut off, and that whoever went on with the run ended before his own first line, is no broken one;
+    nor is that first line, where he died in the middle of it and the next one ended it in turn.
     """
     lines: list[Line] = []
     broken: list[int] = []
@@ -142,6 +143,10 @@ def read_history(text: str) -> History:
         elif number < len(raw) or not torn:
             newer = newer or _is_newer(data)
             broken.append(number)
+    last = len(raw) - 1
+    while torn and not newer and broken and broken[-1] == last:
+        broken.pop()  # ended by somebody who then died in his own first line: that is what is torn now
+        last -= 1
     return History(tuple(lines), torn, tuple(broken), newer)
 
 
