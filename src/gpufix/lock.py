@@ -239,7 +239,7 @@ class Lock:
                 self._clock.sleep(LOOK_SECONDS)
             try:
                 if not self._keep():
-                    raise self._not_ours(step)
+                    raise self._not_ours()
             except Unreadable as error:
                 reason = error.reason
                 continue
@@ -312,10 +312,10 @@ class Lock:
     def _age(self) -> float:
         return self._clock.monotonic() - self._renewed
 
-    def _not_ours(self, step: str) -> GpufixError:
+    def _not_ours(self) -> GpufixError:
         who = f"is held by {self._lost} now" if self._lost else "was not taken, or was let go"
         return GpufixError(
-            f"the lease of {self._node} {who}: nothing of {step} was done",
+            f"the lease of {self._node} {who}",
             "look at what is done there now; run this again once that has ended",
             ExitStatus.LOCKED,
         )
