@@ -17,14 +17,13 @@ from gpufix.text import safe
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A value that commands may name. ``many``: there may be any number, so that ``for_each`` must go over them.
-
-    ``assign`` is shell text: what a person without the value begins with, as the right side of an assignment.
-    """
+    """A value that commands may name. ``assign`` is shell text: what a person without the value begins with, as the
+    right side of an assignment. ``plural``: there may be any number, ``for_each`` goes over them, and this shell variable
+    holds them."""
 
     meaning: str
     assign: str
-    many: bool = False
+    plural: str = ""
 
 
 _CTR_RUNNING = (
@@ -50,20 +49,20 @@ NAMES: Mapping[str, Name] = {
     ),
     "fstab_backup": Name("where the copy of /etc/fstab is kept; a new name for each incident", "/etc/fstab.before"),
     "swap_device": Name(
-        "the swap devices that are on, by their paths", "\"$(awk 'NR > 1 { print $1 }' /proc/swaps)\"", many=True
+        "the swap devices that are on, by their paths", "\"$(awk 'NR > 1 { print $1 }' /proc/swaps)\"", plural="SWAP_DEVICES"
     ),
-    "swap_service": Name("services that make swap: zramswap.service, dphys-swapfile.service, ...", "", many=True),
+    "swap_service": Name("services that make swap: zramswap.service, dphys-swapfile.service, ...", "", plural="SWAP_SERVICES"),
     "swap_unit_to_disable": Name(
-        "enabled .swap units whose file lies in /etc/systemd/system", f'"{_UNITS.format("enabled")}"', many=True
+        "enabled .swap units whose file lies in /etc/systemd/system", f'"{_UNITS.format("enabled")}"', plural="SWAP_UNITS_TO_DISABLE"
     ),
     "swap_unit_file_to_set_aside": Name(
-        "files of .swap units in /etc/systemd/system that have nothing to disable", "", many=True
+        "files of .swap units in /etc/systemd/system that have nothing to disable", "", plural="SWAP_UNIT_FILES_TO_SET_ASIDE"
     ),
     "swap_unit_to_mask": Name(
         "other .swap units that come back at boot, and those whose file is set aside; none that fstab makes", "",
-        many=True,
+        plural="SWAP_UNITS_TO_MASK",
     ),
-    "vfio_container": Name("ids of vfio-manager containers that run", f'"{_CTR_RUNNING}"', many=True),
+    "vfio_container": Name("ids of vfio-manager containers that run", f'"{_CTR_RUNNING}"', plural="VFIO_CONTAINERS"),
 }  # fmt: skip
 """All of them; the answers to a runbook's questions can be named besides."""
 
@@ -156,8 +155,8 @@ def variable(name: str) -> str:
     return name.upper()
 
 
-def list_variable(name: str) -> str:
-    return name.upper() + "S"
+def many_names() -> list[str]:
+    return [name for name, about in NAMES.items() if about.plural]
 
 
 Known = Mapping[str, str | tuple[str, ...]]
@@ -199,14 +198,11 @@ def spread(command: str, for_each: str, known: Known) -> Iterator[str]:
         return
     body = fill(command, {name: value for name, value in known.items() if name != for_each})
     lines = "\n".join(f"  {line}" for line in body.rstrip("\n").split("\n"))
-    yield f"for {variable(for_each)} in ${list_variable(for_each)}; do\n{lines}\ndone"
+    yield f"for {variable(for_each)} in ${NAMES[for_each].plural}; do\n{lines}\ndone"
 
 
-def assignment(name: str, assign: str, many: bool) -> str:
+def assignment(name: str, assign: str) -> str:
     """The line that a person completes before the first command."""
-    return f"{list_variable(name) if many else variable(name)}={assign}"
+    about = NAMES.get(name)
+    return f"{about.plural if about is not None and about.plural else variable(name)}={assign}"
 
-
-def known_names(questions: Sequence[str]) -> list[str]:
-    """Every name that a command of a runbook with these questions may use."""
-    return [*NAMES, *questions]

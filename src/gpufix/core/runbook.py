@@ -311,6 +311,8 @@ def _check_by_hand(
         raise fail(path, "a step with a playbook has commands by hand too", "say what a person types: commands")
     if hand.commands and not hand.undo and not step.irreversible:
         raise fail(path, "there is no way back by hand, and the step does not say why", "give undo, or irreversible")
+    for key in ("if_it_fails", "undo_note", "expect"):
+        _check_values(getattr(hand, key), (*path, key), "", questions, fail)
     for key in ("check", "commands", "verify", "undo"):
         for index, command in enumerate(getattr(hand, key)):
             _check_command(command, (*path, key, index), questions, fail)
@@ -319,15 +321,21 @@ def _check_by_hand(
 def _check_command(
     command: HandCommand, path: Path, questions: Sequence[str], fail: Callable[[Path, str, str], GpufixError]
 ) -> None:
-    names = placeholders.known_names(questions)
-    many = [name for name, about in placeholders.NAMES.items() if about.many]
+    many = placeholders.many_names()
     if command.for_each and command.for_each not in many:
         raise fail((*path, "for_each"), f"no values {quoted(command.for_each)}", near(command.for_each, many))
-    for key in ("run", "output"):
-        for name in placeholders.names_in(getattr(command, key)):
-            if name not in names:
-                raise fail((*path, key), f"no value {quoted(name)}", near(name, names))
-            if name in many and name != command.for_each:
-                raise fail((*path, key), f"there may be many of {quoted(name)}", f"give for_each: {name}")
+    for key in ("run", "output", "expect"):
+        _check_values(getattr(command, key), (*path, key), command.for_each, questions, fail)
     if wrong := placeholders.why_unfillable(command.run):
         raise fail((*path, "run"), *wrong)
+
+
+def _check_values(
+    text: str, path: Path, for_each: str, questions: Sequence[str], fail: Callable[[Path, str, str], GpufixError]
+) -> None:
+    known = [*placeholders.NAMES, *questions]
+    for name in placeholders.names_in(text):
+        if name not in known:
+            raise fail(path, f"no value {quoted(name)}", near(name, known))
+        if name in placeholders.many_names() and name != for_each:
+            raise fail(path, f"there may be many of {quoted(name)}", f"give for_each: {name}")

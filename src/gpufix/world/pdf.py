@@ -8,7 +8,7 @@ from typing import Any
 from gpufix.errors import GpufixError
 
 MARK = "gpufix-runbook"
-"""In the trailer of each PDF: it tells a document of gpufix from another file."""
+"""A comment at the end of each PDF: it tells a document of gpufix from another file."""
 
 
 def check_pdf() -> None:
@@ -26,8 +26,8 @@ def make_pdf(html: str, paper: str) -> bytes:
     logging.getLogger("fontTools").setLevel(logging.ERROR)
     size = weasyprint.CSS(string=f"@page {{ size: {paper} }}")
     document = weasyprint.HTML(string=html, url_fetcher=_fetch_nothing)
-    made: bytes = document.write_pdf(stylesheets=[size], pdf_identifier=MARK.encode(), pdf_tags=True)
-    return made
+    made: bytes = document.write_pdf(stylesheets=[size], pdf_tags=True)
+    return made.rstrip(b"\n") + f"\n%{MARK}\n".encode()
 
 
 def _weasyprint() -> Any:

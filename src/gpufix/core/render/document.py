@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpufix.core.actions import actions_of
 from gpufix.core.announce import announcements
@@ -17,6 +17,7 @@ from gpufix.core.conditions import Verdict, World, evaluate, findings_of, resolv
 from gpufix.core.hand_values import ChooseVerb, values_of
 from gpufix.core.invariants import RULE_TEXTS, RuleText
 from gpufix.core.placeholders import NAMES, Known, assignment, fill_plain, names_in, spread
+from gpufix.core.plan import Decision as Decided
 from gpufix.core.plan import PlannedStep, build_plan
 from gpufix.core.render.chain_figure import Figure, chain_figure
 from gpufix.core.render.terminal import compact
@@ -167,6 +168,15 @@ class FillIn:
 
 
 @dataclass(frozen=True, slots=True)
+class Rule:
+    """An order rule: what it forbids, and why."""
+
+    id: str
+    forbids: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepPage:
     """One step. ``decision`` and ``reason`` as found: run | no-op | blocked | ..., both empty in the general procedure.
 
@@ -183,7 +193,7 @@ class StepPage:
     decision: str
     reason: str
     only_if: Clause | None
-    rules: tuple[RuleText, ...]
+    rules: tuple[Rule, ...]
     requires: Clause | None
     effect: Clause
     timeout: int
@@ -217,7 +227,7 @@ class Document:
     fits: bool | None
     incident: Incident | None
     decisions: tuple[Decision, ...]
-    rules: tuple[RuleText, ...]
+    rules: tuple[Rule, ...]
     access: tuple[str, ...]
     console: str
     open_node: Block
@@ -262,7 +272,7 @@ class _Builder:
             fits=case.fits if case is not None else None,
             incident=_incident(case) if case is not None else None,
             decisions=tuple(self._decisions()),
-            rules=RULE_TEXTS,
+            rules=tuple(_rule(one) for one in RULE_TEXTS),
             access=tuple(shown(text) for text in book.access),
             console=shown(book.console),
             open_node=open_node,
@@ -287,11 +297,10 @@ class _Builder:
         for name in sorted(wanted, key=lambda one: list(NAMES).index(one) if one in NAMES else len(NAMES)):
             about = NAMES.get(name)
             if about is not None:
-                line = assignment(name, about.assign, about.many)
-                found.append(FillIn(name, line, about.meaning, about.many))
+                found.append(FillIn(name, assignment(name, about.assign), about.meaning, bool(about.plural)))
             else:
                 question = next(one for one in self.book.questions if one.id == name)
-                found.append(FillIn(name, assignment(name, question.default, False), shown(question.ask), False))
+                found.append(FillIn(name, assignment(name, question.default), shown(question.ask), False))
         return tuple(found)
 
     # --- a step ---
@@ -308,9 +317,9 @@ class _Builder:
             irreversible=shown(step.irreversible),
             destructive=planned.destructive if planned else None if isinstance(step.destructive, Leaf) else step.destructive != NEVER,
             decision=str(planned.decision) if planned else "",
-            reason=shown(planned.reason) if planned else "",
+            reason=shown(_reason(planned)) if planned else "",
             only_if=self._only_if(step.when),
-            rules=tuple(rule for rule in RULE_TEXTS if rule.actions & actions and rule.id not in GENERAL_RULES),
+            rules=tuple(_rule(one) for one in RULE_TEXTS if one.actions & actions and one.id not in GENERAL_RULES),
             requires=None if step.requires == ALWAYS else self._clause(step.requires),
             effect=self._clause(step.done_when),
             timeout=step.timeout,
@@ -322,8 +331,6 @@ class _Builder:
         return page if step.by_hand is None else self._with_hand(page, step)
 
     def _with_hand(self, page: StepPage, step: RunbookStep) -> StepPage:
-        from dataclasses import replace
-
         hand = step.by_hand
         assert hand is not None
         return replace(
@@ -332,10 +339,10 @@ class _Builder:
             commands=self._blocks(hand.commands),
             verify=self._blocks(hand.verify),
             undo=self._blocks(hand.undo),
-            undo_note=shown(hand.undo_note),
-            expect=shown(hand.expect),
+            undo_note=self._plain(hand.undo_note),
+            expect=self._plain(hand.expect),
             diff=self._fstab_diff() if hand.diff == "fstab" else "",
-            if_it_fails=shown(hand.if_it_fails),
+            if_it_fails=self._plain(hand.if_it_fails),
         )
 
     def _blocks(self, commands: tuple[HandCommand, ...] | list[HandCommand]) -> tuple[Block, ...]:
@@ -347,10 +354,14 @@ class _Builder:
             names = [*names_in(command.run), *names_in(command.output), *([command.for_each] if command.for_each else [])]
             self.used[command.on].update(dict.fromkeys(name for name in names if name not in self.known))
             blocks += [
-                Block(command.on, shell, shown(command.expect), shown_lines(fill_plain(command.output, self.known)), only_if)
+                Block(command.on, shell, self._plain(command.expect), self._plain(command.output, lines=True), only_if)
                 for shell in spread(command.run, command.for_each, self.known)
             ]
         return tuple(blocks)
+
+    def _plain(self, text: str, lines: bool = False) -> str:
+        filled = fill_plain(text, self.known)
+        return shown_lines(filled) if lines else shown(filled)
 
     def _fstab_diff(self) -> str:
         text = self.case.files.get("host/fstab") if self.case is not None else None
@@ -384,6 +395,20 @@ class _Builder:
         holds = verdict.holds if verdict is not None else None
         found = shown(verdict.text) if verdict is not None else ""
         return Clause("leaf", f"{condition.name} {sign} {word}", shown(condition.because), holds=holds, found=found)
+
+
+def _rule(text: RuleText) -> Rule:
+    return Rule(text.id, text.forbids, text.why)
+
+
+def _reason(planned: PlannedStep) -> str:
+    """Why it is decided so; empty where its post-condition, which is told anyway, says it."""
+    if planned.decision in (Decided.RUN, Decided.OBSERVE):
+        return ""
+    if not planned.violations:
+        return planned.reason
+    first = planned.violations[0]
+    return f"{first.rule}: {first.reason}. {first.hint}"
 
 
 def narrow(condition: Condition, answers: Mapping[str, str]) -> Condition:

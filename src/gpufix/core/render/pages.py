@@ -39,7 +39,8 @@ def render(name: str, own: Templates, theirs: Templates, context: Mapping[str, A
     files = {**{OWN + key: file for key, (_, file) in own.items()}, **{key: file for key, (_, file) in own.items()}}
     files.update({key: file for key, (_, file) in theirs.items()})
     try:
-        return environment.get_template(name).render(context)
+        page = environment.get_template(name).render(context)
+        return tidy_markdown(page) if _is_markdown(name) else page
     except jinja2.TemplateSyntaxError as error:
         file = files.get(error.name or name, error.name or name)
         raise GpufixError(f"{file}:{error.lineno}: {error.message}", _HINT) from None
@@ -70,7 +71,7 @@ def _environment(name: str, own: Templates, theirs: Templates) -> SandboxedEnvir
         text = own.get(wanted.removeprefix(OWN)) if wanted.startswith(OWN) else theirs.get(wanted) or own.get(wanted)
         return None if text is None else (text[0], wanted, lambda: True)
 
-    is_markdown = ".md" in name
+    is_markdown = _is_markdown(name)
     environment = SandboxedEnvironment(
         loader=jinja2.FunctionLoader(load),
         autoescape=not is_markdown,
@@ -88,10 +89,14 @@ def _environment(name: str, own: Templates, theirs: Templates) -> SandboxedEnvir
     return environment
 
 
+def _is_markdown(name: str) -> bool:
+    return name.endswith(".md.j2")
+
+
 # --- Markdown --------------------------------------------------------------------------------------------------------
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~$])")
-_LINE_START = re.compile(r"^(\s*)([#+=-]|\d+(?=[.)]))", re.MULTILINE)
+_LINE_START = re.compile(r"^(\s*)([#+=-]|\d+(?=[.)](?:\s|$)))", re.MULTILINE)
 _LINKING = re.compile(r"(?i)\b(https?|ftp|mailto|www)(?=:|\.)")
 
 
@@ -123,6 +128,29 @@ def _fenced(text: str, language: str = "", indent: int = 0) -> Markdown:
 
 def _longest_run(text: str) -> int:
     return max((len(run) for run in re.findall(r"`+", text)), default=0)
+
+
+def tidy_markdown(text: str) -> str:
+    """``text`` with one blank line where there were several, one around each heading, and no blanks at the ends of
+    lines; but in blocks of code everything as it is."""
+    lines: list[str] = []
+    fence, after_heading = "", False
+    for raw in text.split("\n"):
+        if fence:
+            lines.append(raw)
+            fence = "" if raw.strip() == fence else fence
+            continue
+        line = raw.rstrip()
+        if not line and (not lines or not lines[-1]):
+            continue
+        heading = re.match(r"#{1,6} ", line) is not None
+        if line and lines and lines[-1] and (heading or after_heading):
+            lines.append("")
+        lines.append(line)
+        after_heading = heading
+        if opened := re.match(r"\s*(`{3,})", line):
+            fence = opened[1]
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 # --- HTML ------------------------------------------------------------------------------------------------------------
