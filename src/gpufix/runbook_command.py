@@ -39,7 +39,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="FILE", default="-", help="write it there; - is stdout (default); pdf needs a file"
     )
     parser.add_argument(
-        "-a", metavar="KEY=VALUE", dest="overrides", action="append", default=[], help="answer a question of the runbook"
+        "-a",
+        metavar="KEY=VALUE",
+        dest="overrides",
+        action="append",
+        default=[],
+        help="answer a question of the runbook",
     )
     parser.add_argument("--template-dir", metavar="DIR", type=Path, help="templates of your own, before gpufix's")
     parser.add_argument("--paper", choices=("a4", "letter"), default="a4", help="of a pdf (default: a4)")
@@ -60,9 +65,7 @@ def check_options(arguments: argparse.Namespace) -> None:
         raise GpufixError("--template-dir has no part in --format json", "leave one of them out")
 
 
-def run(
-    arguments: argparse.Namespace, read: Callable[[], Reading], books: Sequence[Runbook], host: str
-) -> ExitStatus:
+def run(arguments: argparse.Namespace, read: Callable[[], Reading], books: Sequence[Runbook], host: str) -> ExitStatus:
     """``read`` looks at the node, where one was given; ``host`` is what ssh calls it."""
     own, theirs = resources.template_texts(), _templates(arguments)
     book = _named(arguments.runbook, books) if arguments.runbook is not None else None

@@ -12,7 +12,9 @@ from gpufix.model import Facts, NodeFacts
 ChooseVerb = Callable[[str, str], str]
 """A swap unit's file and UnitFileState -> mask | disable | set-aside, as the playbook does it."""
 
-_ENDPOINT = re.compile(r"""^(?:--container-runtime-endpoint[= ]|["']?containerRuntimeEndpoint["']?\s*:)\s*["']?(\S+?)["']?,?$""", re.M)
+_ENDPOINT = re.compile(
+    r"""^(?:--container-runtime-endpoint[= ]|["']?containerRuntimeEndpoint["']?\s*:)\s*["']?(\S+?)["']?,?$""", re.M
+)
 _SOCKETS = (
     (("k3s", "rke2"), "/run/k3s/containerd/containerd.sock"),
     (("snap.microk8s",), "/var/snap/microk8s/common/run/containerd.sock"),

@@ -28,10 +28,18 @@ class Name:
 
 _CTR_RUNNING = (
     "$(if command -v crictl >/dev/null 2>&1; then sudo crictl ps | awk '/nvidia-vfio-manager/ { print $1 }'; "
-    "else sudo ctr -n k8s.io containers list -q 'labels.\"io.cri-containerd.kind\"==container,"
-    "labels.\"io.kubernetes.pod.name\"~=^nvidia-vfio-manager-'; fi)"
+    'else sudo ctr -n k8s.io containers list -q \'labels."io.cri-containerd.kind"==container,'
+    'labels."io.kubernetes.pod.name"~=^nvidia-vfio-manager-\'; fi)'
 )
-_UNITS = "$(systemctl list-unit-files --type=swap --state={} --no-legend | awk '{{ print $1 }}')"
+_SHOW = '"$(systemctl show {} -p Id,FragmentPath,SourcePath,UnitFileState | awk -F= \'{{ v[$1] = $2 }} {} {{ print v["{}"] }}\')"'
+_OWN = 'v["FragmentPath"] ~ "^/etc/systemd/system/"'
+_LEFT = '$2 !~ "^(enabled|disabled|masked)"'
+
+
+def _units(condition: str, what: str, units: str = "'*.swap' --all") -> str:
+    """Shell text for the units of which ``condition`` holds; systemctl prints UnitFileState last."""
+    return _SHOW.format(units, f'$1 == "UnitFileState" && {condition}', what)
+
 
 NAMES: Mapping[str, Name] = {
     "node": Name("the node's name, as kubectl get nodes shows it", ""),
@@ -51,15 +59,22 @@ NAMES: Mapping[str, Name] = {
     "swap_device": Name(
         "the swap devices that are on, by their paths", "\"$(awk 'NR > 1 { print $1 }' /proc/swaps)\"", plural="SWAP_DEVICES"
     ),
-    "swap_service": Name("services that make swap: zramswap.service, dphys-swapfile.service, ...", "", plural="SWAP_SERVICES"),
+    "swap_service": Name(
+        "services that make swap",
+        _units('$2 ~ "^enabled"', "Id", "zramswap.service dphys-swapfile.service swapspace.service"),
+        plural="SWAP_SERVICES",
+    ),
     "swap_unit_to_disable": Name(
-        "enabled .swap units whose file lies in /etc/systemd/system", f'"{_UNITS.format("enabled")}"', plural="SWAP_UNITS_TO_DISABLE"
+        "enabled .swap units whose file lies in /etc/systemd/system", _units(f'{_OWN} && $2 ~ "^enabled"', "Id"), plural="SWAP_UNITS_TO_DISABLE"
     ),
     "swap_unit_file_to_set_aside": Name(
-        "files of .swap units in /etc/systemd/system that have nothing to disable", "", plural="SWAP_UNIT_FILES_TO_SET_ASIDE"
+        "files of .swap units in /etc/systemd/system that have nothing to disable",
+        _units(f"{_OWN} && {_LEFT}", "FragmentPath"), plural="SWAP_UNIT_FILES_TO_SET_ASIDE"
     ),
     "swap_unit_to_mask": Name(
-        "other .swap units that come back at boot, and those whose file is set aside; none that fstab makes", "",
+        "other .swap units that come back at boot, and those whose file is set aside; none that fstab makes",
+        _units('v["FragmentPath"] != "" && v["SourcePath"] != "/etc/fstab" && $2 !~ "^(disabled|masked)" && '
+               f"!({_OWN} && $2 ~ \"^enabled\")", "Id"),
         plural="SWAP_UNITS_TO_MASK",
     ),
     "vfio_container": Name("ids of vfio-manager containers that run", f'"{_CTR_RUNNING}"', plural="VFIO_CONTAINERS"),
@@ -205,4 +220,3 @@ def assignment(name: str, assign: str) -> str:
     """The line that a person completes before the first command."""
     about = NAMES.get(name)
     return f"{about.plural if about is not None and about.plural else variable(name)}={assign}"
-

@@ -351,7 +351,11 @@ class _Builder:
             only_if = self._only_if(command.when)
             if self.world is not None and evaluate(command.when, self.world).holds is False:
                 continue
-            names = [*names_in(command.run), *names_in(command.output), *([command.for_each] if command.for_each else [])]
+            names = [
+                *names_in(command.run),
+                *names_in(command.output),
+                *([command.for_each] if command.for_each else []),
+            ]
             self.used[command.on].update(dict.fromkeys(name for name in names if name not in self.known))
             blocks += [
                 Block(command.on, shell, self._plain(command.expect), self._plain(command.output, lines=True), only_if)
