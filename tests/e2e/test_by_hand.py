@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hands import Hands
 from handwork import (  # noqa: F401
     test_the_general_procedure_with_its_variables_filled_in,
     test_the_printed_commands_alone_recover_the_node,
     test_the_printed_way_back_puts_all_as_it_was,
 )
-from hands import Hands
 from node import RealNode
 
 ADDRESS = "10.99.0.10"

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hands import Hands
 from handwork import (  # noqa: F401
     printed,
     test_the_general_procedure_with_its_variables_filled_in,
     test_the_printed_commands_alone_recover_the_node,
     test_the_printed_way_back_puts_all_as_it_was,
 )
-from hands import Hands
 from labnode import NODE, LabNode
 from operator_hands import Gpufix
 
@@ -36,7 +36,8 @@ _SSH = """\
 #!/bin/sh
 test "$1" = {node} || exit 255
 export PATH={tools}:{path}
-exec unshare {flags} /bin/sh -c 'mount --rbind {root}/proc /proc && mount --rbind {root}/etc /etc && exec /bin/bash --norc'
+exec unshare {flags} /bin/sh -c '
+  mount --rbind {root}/proc /proc && mount --rbind {root}/etc /etc && exec /bin/bash --norc'
 """
 
 
@@ -64,13 +65,13 @@ def hands(cluster: LabNode, tmp_path: Path) -> Iterator[Hands]:
     stand_ins = f"{tools}:{root / 'usr/bin'}"
     (tools / "awk").symlink_to(os.path.realpath(shutil.which("awk") or "/usr/bin/awk"))  # a link through /etc elsewhere
     (tools / "sudo").write_text(_SUDO)
-    (folder / "ssh").write_text(
-        _SSH.format(node=NODE, tools=stand_ins, path="/usr/sbin:/usr/bin:/sbin:/bin", flags=flags, root=shlex.quote(str(root)))
-    )  # fmt: skip
+    path = "/usr/sbin:/usr/bin:/sbin:/bin"
+    ssh = _SSH.format(node=NODE, tools=stand_ins, path=path, flags=flags, root=shlex.quote(str(root)))
+    (folder / "ssh").write_text(ssh)
     for program in (tools / "sudo", folder / "ssh"):
         program.chmod(0o755)
-    path = f"{folder}:{os.environ['PATH']}"
-    person = Hands({**variables, "PATH": path, "HOME": str(folder)}, folder)
+    environment = {**variables, "PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(folder)}
+    person = Hands(environment, folder)
     yield person
     person.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Typed:
-    """A block of commands as the page has it. ``heading`` is the nearest above it, ``prints`` what it says it prints."""
+    """A block of commands as the page has it, below ``heading``. ``prints``: what the page says that it prints."""
 
     heading: str
     shell: str

@@ -1,4 +1,4 @@
-"""The values that a command of a printed runbook may name, ``{{ node }}`` and the like, and how they are filled in. Pure.
+"""The values that a printed runbook's commands may name, ``{{ node }}`` and the like, and how they are filled in. Pure.
 
 What is filled in comes from the cluster and from the node, and may be hostile: it is quoted for the shell here, by
 plain code. No template language ever sees it. Where a value is not known, or the document is for no node in
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpufix.text import safe
@@ -18,8 +18,8 @@ from gpufix.text import safe
 @dataclass(frozen=True, slots=True)
 class Name:
     """A value that commands may name. ``assign`` is shell text: what a person without the value begins with, as the
-    right side of an assignment. ``plural``: there may be any number, ``for_each`` goes over them, and this shell variable
-    holds them."""
+    right side of an assignment. ``plural``: there may be any number, ``for_each`` goes over them, and the shell
+    variable of this name holds them."""
 
     meaning: str
     assign: str
@@ -31,14 +31,15 @@ _CTR_RUNNING = (
     'else sudo ctr -n k8s.io containers list -q \'labels."io.cri-containerd.kind"==container,'
     'labels."io.kubernetes.pod.name"~=^nvidia-vfio-manager-\'; fi)'
 )
-_SHOW = '"$(systemctl show {} -p Id,FragmentPath,SourcePath,UnitFileState | awk -F= \'{{ v[$1] = $2 }} {} {{ print v["{}"] }}\')"'
+_SHOW = "systemctl show {} -p Id,FragmentPath,SourcePath,UnitFileState"
+_PICK = """awk -F= '{{ v[$1] = $2 }} $1 == "UnitFileState" && {} {{ print v["{}"] }}'"""
 _OWN = 'v["FragmentPath"] ~ "^/etc/systemd/system/"'
 _LEFT = '$2 !~ "^(enabled|disabled|masked)"'
 
 
 def _units(condition: str, what: str, units: str = "'*.swap' --all") -> str:
     """Shell text for the units of which ``condition`` holds; systemctl prints UnitFileState last."""
-    return _SHOW.format(units, f'$1 == "UnitFileState" && {condition}', what)
+    return f'"$({_SHOW.format(units)} | {_PICK.format(condition, what)})"'
 
 
 NAMES: Mapping[str, Name] = {
@@ -57,7 +58,8 @@ NAMES: Mapping[str, Name] = {
     ),
     "fstab_backup": Name("where the copy of /etc/fstab is kept; a new name for each incident", "/etc/fstab.before"),
     "swap_device": Name(
-        "the swap devices that are on, by their paths", "\"$(awk 'NR > 1 { print $1 }' /proc/swaps)\"", plural="SWAP_DEVICES"
+        "the swap devices that are on, by their paths", "\"$(awk 'NR > 1 { print $1 }' /proc/swaps)\"",
+        plural="SWAP_DEVICES",
     ),
     "swap_service": Name(
         "services that make swap",
@@ -65,7 +67,8 @@ NAMES: Mapping[str, Name] = {
         plural="SWAP_SERVICES",
     ),
     "swap_unit_to_disable": Name(
-        "enabled .swap units whose file lies in /etc/systemd/system", _units(f'{_OWN} && $2 ~ "^enabled"', "Id"), plural="SWAP_UNITS_TO_DISABLE"
+        "enabled .swap units whose file lies in /etc/systemd/system",
+        _units(f'{_OWN} && $2 ~ "^enabled"', "Id"), plural="SWAP_UNITS_TO_DISABLE"
     ),
     "swap_unit_file_to_set_aside": Name(
         "files of .swap units in /etc/systemd/system that have nothing to disable",

@@ -315,7 +315,7 @@ class _Builder:
             why=shown(step.why),
             risk=shown(step.risk),
             irreversible=shown(step.irreversible),
-            destructive=planned.destructive if planned else None if isinstance(step.destructive, Leaf) else step.destructive != NEVER,
+            destructive=planned.destructive if planned else _surely(step.destructive),
             decision=str(planned.decision) if planned else "",
             reason=shown(_reason(planned)) if planned else "",
             only_if=self._only_if(step.when),
@@ -399,6 +399,11 @@ class _Builder:
         holds = verdict.holds if verdict is not None else None
         found = shown(verdict.text) if verdict is not None else ""
         return Clause("leaf", f"{condition.name} {sign} {word}", shown(condition.because), holds=holds, found=found)
+
+
+def _surely(condition: Condition) -> bool | None:
+    """Without a case: None where it depends."""
+    return True if condition == ALWAYS else False if condition == NEVER else None
 
 
 def _rule(text: RuleText) -> Rule:

@@ -159,5 +159,5 @@ def tidy_markdown(text: str) -> str:
 def _css_string(text: str) -> Markup:
     """``text`` as the content of a quoted string in a style sheet: all but plain characters as CSS escapes."""
     return Markup(
-        "".join(char if char.isascii() and char.isalnum() or char in " .:-" else f"\\{ord(char):x} " for char in text)
+        "".join(char if (char.isascii() and char.isalnum()) or char in " .:-" else f"\\{ord(char):x} " for char in text)
     )
