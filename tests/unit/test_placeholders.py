@@ -38,7 +38,7 @@ def test_a_hostile_value_is_filled_in_as_a_word_of_its_own(value: str) -> None:
 
 def test_what_is_not_known_is_a_variable() -> None:
     assert fill("ssh {{ host }} {{ node }}", {"node": "omen2"}) == 'ssh "$HOST" omen2'
-    loop = "for SWAP_DEVICE in $SWAP_DEVICES; do\n  swapoff \"$SWAP_DEVICE\"\ndone"
+    loop = 'for SWAP_DEVICE in $SWAP_DEVICES; do\n  swapoff "$SWAP_DEVICE"\ndone'
     assert list(spread("swapoff {{ swap_device }}", "swap_device", {})) == [loop]
 
 
@@ -53,7 +53,7 @@ def test_there_may_be_many_one_or_none() -> None:
     [
         ("echo '{{ node }}'", "inside quotes"),
         ('echo "{{ node }}"', "inside quotes"),
-        ('echo "$(echo \'{{ node }}\')"', "inside quotes"),
+        ("echo \"$(echo '{{ node }}')\"", "inside quotes"),
         ("echo 'a", "not closed"),
         ("echo $(ls", "not closed"),
         ("echo `ls {{ node }}`", "backtick"),

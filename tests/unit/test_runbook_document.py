@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 from collections.abc import Iterator
@@ -71,9 +72,17 @@ def leaves(condition: Condition) -> Iterator[Leaf]:
             yield from leaves(part)
 
 
+def forge() -> MarkdownIt:
+    """Markdown as a forge reads it: tables, and links made of addresses, but not of any word with a dot."""
+    parser = MarkdownIt("gfm-like")
+    assert parser.linkify is not None
+    parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False})
+    return parser
+
+
 def text_of_markdown(text: str) -> str:
     """What a reader of the rendered Markdown sees."""
-    tokens = MarkdownIt("gfm-like").parse(text)
+    tokens = forge().parse(text)
     return "\n".join(
         "".join(child.content if child.type != "softbreak" else "\n" for child in token.children)
         if token.type == "inline" and token.children is not None
@@ -94,7 +103,9 @@ def text_of_html(text: str) -> str:
 def test_every_case_prints_and_its_commands_are_bash(name: str, target: str) -> None:
     made = document(name, target)
     typed = blocks(page(made))
-    assert [one.text for one in typed if one.heading != "Fill in these first"] == [one.shell for one in all_blocks(made)]
+    assert [one.text for one in typed if one.heading != "Fill in these first"] == [
+        one.shell for one in all_blocks(made)
+    ]
     script = "\n".join(f"f{number}() {{\n{one.text}\n}}" for number, one in enumerate(typed))
     done = subprocess.run(["/bin/bash", "-n"], input=script, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -122,7 +133,7 @@ def test_each_step_has_all_that_a_person_needs(made: Document, form: str) -> Non
         assert not step.playbook or hand.undo or hand.irreversible
         for block in (*hand.check, *hand.commands, *hand.verify, *hand.undo):
             assert " ".join(block.shell.split()) in text
-        for leaf in leaves(narrow(step.done_when, made.incident and {"target_workload": "container"} or {})):
+        for leaf in leaves(narrow(step.done_when, (made.incident and {"target_workload": "container"}) or {})):
             assert leaf.kind != "observation" or leaf.name in text
             assert leaf.because in text
     assert text.count("Initials") == len(book().steps)
@@ -210,7 +221,7 @@ def test_the_rules_in_the_docs_are_the_rules() -> None:
 
 
 def command(marker: str) -> str:
-    hand = [step.by_hand for step in book().steps if step.id == "disable-swap"][0]
+    hand = next(step.by_hand for step in book().steps if step.id == "disable-swap")
     assert hand is not None
     return next(one.run for one in (*hand.check, *hand.commands) if marker in one.run)
 
@@ -283,7 +294,10 @@ def test_units_are_switched_off_as_the_playbook_does() -> None:
     [
         ({}, "/run/containerd/containerd.sock"),
         ({"host/unit": "k3s-agent.service\n"}, "/run/k3s/containerd/containerd.sock"),
-        ({"host/kubelet_config": "a: b\ncontainerRuntimeEndpoint: unix:///run/crio/crio.sock\n"}, "/run/crio/crio.sock"),
+        (
+            {"host/kubelet_config": "a: b\ncontainerRuntimeEndpoint: unix:///run/crio/crio.sock\n"},
+            "/run/crio/crio.sock",
+        ),
         (
             {
                 "host/kubelet_config": "containerRuntimeEndpoint: /a.sock\n",
@@ -302,12 +316,12 @@ def test_the_runtime_is_asked_where_the_kubelet_asks_it(files: dict[str, str], s
 # --- hostile text ----------------------------------------------------------------------------------------------------
 
 HOSTILE = (
-    '<script>alert(1)</script><img src=x onerror=alert(2)>"\'&amp; **bold** [x](javascript:alert(3)) ![y](http://z/) '
-    "`code` {{ 7*7 }} {% for %} https://evil.example www.evil.example a@b.example | ~~gone~~ $x$ <!-- \x1b[2J \u202e end"
+    "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp; **bold** [x](javascript:alert(3)) ![y](http://z/) "
+    "`code` {{ 7*7 }} {% for %} https://evil.example www.evil.example a@b.example | ~~gone~~ $x$ <!-- \x1b[2J \u202e"
 )
 
 
-def hostile() -> Document:
+def hostile(node: str = HOSTILE) -> Document:
     """Every text that came from outside, hostile."""
     snapshot = changed(case(INCIDENT), {"host/fstab": f"{HOSTILE}\n````\n/swapfile none swap sw 0 0\n"})
     made = case_of(snapshot)
@@ -318,16 +332,19 @@ def hostile() -> Document:
 
     found = replace(
         found,
-        node=HOSTILE,
+        node=node,
         root_cause=replace(found.root_cause, summary=HOSTILE),
-        chain=tuple(replace(one, title=f"1. {HOSTILE}", detail=f"# {HOSTILE}", evidence=evil(one.evidence)) for one in found.chain),
+        chain=tuple(
+            replace(one, title=f"1. {HOSTILE}", detail=f"# {HOSTILE}", evidence=evil(one.evidence))
+            for one in found.chain
+        ),
         alternatives=tuple(replace(one, by=HOSTILE) for one in found.alternatives),
         affected=tuple(replace(one, name=HOSTILE, status=HOSTILE, reason=f"- {HOSTILE}") for one in found.affected),
         unread={HOSTILE: HOSTILE},
         warnings=(HOSTILE, "> " + HOSTILE),
     )  # fmt: skip
     device = SwapDevice(f"/{HOSTILE}", "file", 1, 1)
-    facts = replace(made.facts, node_name=HOSTILE, swaps=Observation.of((device,)))
+    facts = replace(made.facts, node_name=node, swaps=Observation.of((device,)))
     return build_document(book(), MAKING, replace(made, facts=facts, diagnosis=found, host=HOSTILE))
 
 
@@ -346,12 +363,18 @@ def test_hostile_text_is_only_text_in_html() -> None:
 
 def test_hostile_text_is_only_text_in_markdown() -> None:
     text = page(hostile())
-    tokens = MarkdownIt("gfm-like").parse(text)
+    tokens = forge().parse(text)
     inline = [child for token in tokens for child in token.children or ()]
-    assert {token.type for token in (*tokens, *inline)} & {"html_block", "html_inline", "image", "link_open", "s_open"} == set()
+    assert {token.type for token in (*tokens, *inline)} & {
+        "html_block",
+        "html_inline",
+        "image",
+        "link_open",
+        "s_open",
+    } == set()
     headings = [token for token in tokens if token.type == "heading_open"]
-    assert len(headings) == len([t for t in MarkdownIt("gfm-like").parse(page(document())) if t.type == "heading_open"])
-    assert "49" not in text_of_markdown(text).replace("4668b40bfe68", "")[:2000]
+    assert len(headings) == len([t for t in forge().parse(page(document())) if t.type == "heading_open"])
+    assert "{{ 7*7 }}" in text_of_markdown(text)
     assert text_of_markdown(text).count("<script>alert(1)</script>") > 20
     assert "**bold**" in text_of_markdown(text)
     assert "\x1b" not in text
@@ -380,13 +403,15 @@ def test_secrets_do_not_reach_the_paper() -> None:
 def test_the_markdown_passes_a_linter(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     api = pytest.importorskip("pymarkdown.api", reason="a linter of the dev extra")
     folder = tmp_path_factory.mktemp("pages")
-    files = {"incident": document(name), "general": general(), "hostile": hostile()}
+    files = {"incident": document(name), "general": general(), "hostile": hostile("omen2")}
     for kind, made in files.items() if name == INCIDENT else [("incident", files["incident"])]:
         (folder / f"{kind}.md").write_text(page(made), encoding="utf-8")
     linter = api.PyMarkdownApi().set_boolean_property("plugins.md013.enabled", False)
     linter.set_boolean_property("extensions.markdown-tables.enabled", True)
     result = linter.scan_path(str(folder))
-    assert [f"{one.scan_file}:{one.line_number}: {one.rule_id} {one.rule_description}" for one in result.scan_failures] == []
+    assert [
+        f"{one.scan_file}:{one.line_number}: {one.rule_id} {one.rule_description}" for one in result.scan_failures
+    ] == []
     assert result.pragma_errors == []
 
 
@@ -403,12 +428,16 @@ def test_the_html_is_whole_accessible_and_alone(made: Document) -> None:
             for target in element.get(name, "").split():
                 assert target.lstrip("#") in ids
         assert not {"src", "srcset", "style"} & set(element.attrib)
-    levels = [int(element.tag[1]) for element in tree.iter() if isinstance(element.tag, str) and re.fullmatch("h[1-6]", element.tag)]
+    levels = [
+        int(element.tag[1])
+        for element in tree.iter()
+        if isinstance(element.tag, str) and re.fullmatch("h[1-6]", element.tag)
+    ]
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     assert {"main", "nav", "header", "footer"} <= {element.tag for element in tree.iter()}
-    assert "http" not in re.sub(r'xmlns="[^"]*"', "", text.split("</style>")[0])
+    assert "http" not in text.split("<style>")[1].split("</style>")[0]
     assert not re.search(r"url\(|@import|<link|<script", text)
     assert all(header.get("scope") for header in tree.iter("th"))
 
@@ -452,5 +481,6 @@ def test_the_colours_can_be_told_apart() -> None:
         assert (light + 0.05) / (dark + 0.05) >= 4.5, selector
         pairs += 1
     assert pairs >= 8
-    assert not re.search(r"color:\s*(?!#)\w", css.replace("background-color", "")), "every colour is one that is checked"
-
+    assert not re.search(r"color:\s*(?!#)\w", css.replace("background-color", "")), (
+        "every colour is one that is checked"
+    )

@@ -222,7 +222,8 @@ class Document:
     title: str
     summary: str
     digest: str
-    version: str
+    gpufix: str
+    """The version that made it."""
     made_at: str
     fits: bool | None
     incident: Incident | None
@@ -267,7 +268,7 @@ class _Builder:
             title=shown(book.title),
             summary=shown(book.summary),
             digest=book.digest,
-            version=self.making.version,
+            gpufix=self.making.version,
             made_at=self.making.at,
             fits=case.fits if case is not None else None,
             incident=_incident(case) if case is not None else None,
