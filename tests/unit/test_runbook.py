@@ -68,18 +68,12 @@ def replaced(old: str, new: str) -> str:
         ("kubectl wait --for", "kubectl wait '--for", "a quote or a $( is not closed", "close it"),
         ("node/{{ node }} --timeout", "'node/{{ node }}' --timeout", "inside quotes", "out of the quotes"),
         ("sudo journalctl -u {{ unit }}", "sudo journalctl -u {{ units }}", "no value 'units'", "unit"),
-        ("      diff: fstab\n", "      diff: fstap\n", "'fstap'", "fstab"),
+        ("      diff: fstab\n", "      diff: fstap\n", "'fstap' is not one of ['fstab']", "runbook.schema.json"),
         (
             "      if_it_fails: >-\n        Forbidden",
             "      if_fails: >-\n        Forbidden",
             "if_fails",
             "if_it_fails",
-        ),
-        (
-            "    irreversible: A kubelet that has started cannot be unstarted; what it started or killed stays so.\n",
-            "",
-            "there is no way back by hand",
-            "irreversible",
         ),
         ("finding: swap-on", "finding: swap-off", "unknown finding 'swap-off'", "swap-on"),
         (
@@ -215,3 +209,10 @@ def test_conditions_are_data_and_nothing_else() -> None:
         for leaf in leaves(step.done_when):
             assert leaf.kind in ("observation", "finding", "answer")
             assert leaf.because or leaf.kind == "answer", f"{step.id}: {leaf.name} does not say why it is awaited"
+
+
+def test_a_step_by_hand_has_a_way_back_or_says_why_there_is_none() -> None:
+    gone = "    irreversible: A kubelet that has started cannot be unstarted; what it started or killed stays so.\n"
+    with pytest.raises(GpufixError, match=r"^book\.yml:\d+:\d+: there is no way back by hand") as caught:
+        load(replaced(gone, ""))
+    assert "irreversible" in caught.value.hint
