@@ -11,11 +11,20 @@ import pytest
 from snapshots_for_tests import CASES
 
 from gpufix import cli, resources
+from gpufix.errors import GpufixError
+from gpufix.world import pdf
 
 INCIDENT = str(CASES / "trace-1-kubelet-dead")
 HEALTHY = str(CASES / "realnode-container-healthy")
 ANOTHER = str(CASES / "30-client-cert-expired-running")
 NODE = ["runbook", "omen2", "--snapshot"]
+
+
+def needs_pdf() -> None:
+    try:
+        pdf.check_pdf()
+    except GpufixError as error:
+        pytest.skip(error.message)
 
 
 def pdf_pages(path: Path) -> tuple[list[str], list[str], object]:
@@ -90,7 +99,7 @@ def test_a_file_is_written_over_only_where_gpufix_wrote_it(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if form == "pdf":
-        pytest.importorskip("weasyprint", reason="an extra")
+        needs_pdf()
     target = tmp_path / f"page.{form}"
     write = [*NODE, INCIDENT, "--format", form, "-o", str(target)]
     assert cli.main(write) == 0
@@ -117,7 +126,7 @@ def test_as_plain_data(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(("paper", "width"), [("a4", 595), ("letter", 612)])
 def test_the_pdf_can_be_searched_and_says_on_each_page_what_it_is(paper: str, width: int, tmp_path: Path) -> None:
-    pytest.importorskip("weasyprint", reason="an extra")
+    needs_pdf()
     target = tmp_path / "page.pdf"
     assert cli.main([*NODE, INCIDENT, "--format", "pdf", "-o", str(target), "--paper", paper]) == 0
     pages, bookmarks, size = pdf_pages(target)
@@ -150,6 +159,18 @@ def test_without_weasyprint_one_line_says_what_to_do(
     assert message == "gpufix: PDF needs WeasyPrint, which is not installed"
     assert "gpufix[pdf]" in hint
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_its_system_library_one_line_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "weasyprint.py").write_text("raise OSError(\"cannot load library 'libpango-1.0-0':\\n  not found\")\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "weasyprint", raising=False)
+    assert cli.main([*NODE, INCIDENT, "--format", "pdf", "-o", str(tmp_path / "page.pdf")]) == 2
+    message, hint = capsys.readouterr().err.splitlines()
+    assert "libpango" in message
+    assert "install Pango" in hint
 
 
 def test_a_terminal_is_not_given_a_pdf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
