@@ -126,7 +126,7 @@ def test_one_that_does_not_renew_is_taken_for_dead_after_its_whole_duration() ->
     )
     assert "locked by ada@desk" in told[0]
     assert "30 s" in told[0]
-    with pytest.raises(GpufixError, match=r"held by bob@lap now") as caught:
+    with pytest.raises(GpufixError, match=r"held by bob@lap .*now") as caught:
         dead.fence("relabel")
     assert caught.value.exit_status is ExitStatus.LOCKED
     assert dead.lost.startswith("bob@lap")
@@ -689,7 +689,11 @@ class Interleaved:
             pass
         else:
             one.holds = True
-            assert self.leases.holder == one.lock._me.key or not one.alive
+            if self.leases.holder != one.lock._me.key and one.alive:
+                # the answer took longer than the lease lasts, and the next one has it: then the fence is shut
+                assert one.lock._age() >= lease.SECONDS
+                one.over = True
+                return one
             for other in self.operators:
                 other.over |= other is not one and other.holds
         return one
