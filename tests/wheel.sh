@@ -16,6 +16,7 @@ unset PYTHONPATH
 "$work/venv/bin/gpufix" --version
 "$work/venv/bin/gpufix" diagnose omen2 --snapshot "$work/incident" | tee "$work/out" | sed -n '1,2p'
 grep -q 'Runbook: revive-kubelet-swap' "$work/out"
+"$work/venv/bin/gpufix" runbook omen2 --snapshot "$work/incident" --format html | grep -q 'swapoff -- /swapfile'
 where=$("$work/venv/bin/python" -c 'from gpufix import resources; print(resources.playbook_path("disable-swap.yml"))')
 case $where in "$work"/venv/*) ;; *) echo "playbooks come from $where, not from the wheel" >&2; exit 1 ;; esac
 "$work/venv/bin/ansible-playbook" --syntax-check -e gpufix_host=localhost "$where" >/dev/null

@@ -111,10 +111,9 @@ from ansible.module_utils.gpufix_fstab import (
 )
 from ansible.module_utils.gpufix_host import Host, show_blocks
 from ansible.module_utils.gpufix_kubelet import find_unit
-from ansible.module_utils.gpufix_swaps import SERVICES, Device, mib, swaps_sha256
+from ansible.module_utils.gpufix_swaps import OWN_UNITS, SERVICES, Device, mib, swaps_sha256
 from ansible.module_utils.gpufix_swapworld import (
     FSTAB,
-    OWN_UNITS,
     Refusal,
     as_host,
     must,

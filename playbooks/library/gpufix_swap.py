@@ -131,6 +131,7 @@ from ansible.module_utils.gpufix_swaps import (
     Device,
     Service,
     SwapUnit,
+    choose_verb,
     fstab_whats,
     judge_memory,
     mib,
@@ -142,7 +143,6 @@ from ansible.module_utils.gpufix_swaps import (
 )
 from ansible.module_utils.gpufix_swapworld import (
     FSTAB,
-    OWN_UNITS,
     Refusal,
     as_host,
     must,
@@ -196,11 +196,7 @@ def read_services(host: Host) -> List[Service]:
 
 
 class UnitAction(NamedTuple):
-    """How a unit is kept from bringing swap back. ``verb`` is mask | disable | set-aside.
-
-    systemd masks no unit whose file lies in /etc/systemd/system: such a one is disabled, or, where it has nothing to
-    disable, its file is renamed and then it is masked.
-    """
+    """How a unit is kept from bringing swap back. ``verb`` is mask | disable | set-aside (``choose_verb``)."""
 
     unit: SwapUnit
     verb: str
@@ -263,15 +259,8 @@ def make_plan(world: World, memory: Dict[str, int], overcommit: Optional[int]) -
         arithmetic,
         new_fstab,
         [service for service in world.services if service.makes_swap],
-        [UnitAction(unit, choose_verb(unit)) for unit in world.units if unit.returns_at_boot],
+        [UnitAction(unit, choose_verb(unit.fragment, unit.file_state)) for unit in world.units if unit.returns_at_boot],
     )
-
-
-def choose_verb(unit: SwapUnit) -> str:
-    """Pure."""
-    if not unit.fragment.startswith(OWN_UNITS):
-        return "mask"
-    return "disable" if unit.file_state in ("enabled", "enabled-runtime") else "set-aside"
 
 
 def make_diff(world: World, plan: Plan) -> List[Dict[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 SERVICES = ("zramswap.service", "dphys-swapfile.service", "swapspace.service")
 DELETED = "\\040(deleted)"
+OWN_UNITS = "/etc/systemd/system/"
 _ENABLED = ("enabled", "enabled-runtime", "generated", "alias")
 
 
@@ -55,6 +56,17 @@ class SwapUnit(NamedTuple):
         if self.origin == "native":
             return self.file_state not in ("disabled", "masked", "masked-runtime")
         return self.origin in ("gpt-auto", "zram", "generated")
+
+
+def choose_verb(fragment: str, file_state: str) -> str:
+    """mask | disable | set-aside: how the unit whose file is ``fragment`` is kept from bringing swap back.
+
+    systemd masks no unit whose file lies in /etc/systemd/system: such a one is disabled, or, where it has nothing to
+    disable, its file is renamed and then it is masked.
+    """
+    if not fragment.startswith(OWN_UNITS):
+        return "mask"
+    return "disable" if file_state in ("enabled", "enabled-runtime") else "set-aside"
 
 
 class Service(NamedTuple):

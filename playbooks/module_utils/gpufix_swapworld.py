@@ -15,7 +15,6 @@ from ansible.module_utils.gpufix_redact import redact
 from ansible.module_utils.gpufix_swaps import Device, parse_swaps
 
 FSTAB = "/etc/fstab"
-OWN_UNITS = "/etc/systemd/system/"
 
 
 class Refusal(Exception):

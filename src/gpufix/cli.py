@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpufix import continue_command, run_command, runs_command, workflow
+from gpufix import continue_command, run_command, runbook_command, runs_command, workflow
 from gpufix.core.answers import NO_NAMES
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.session import Reading, Session, read_runbooks
@@ -85,7 +85,12 @@ def build_parser() -> argparse.ArgumentParser:
 
     runs_command.add_options(commands.add_parser("runs", help="what was run from here: list, show, prune"), _Parser)
 
-    for command in (diagnose, recover, plan, answers, resume, undo):
+    runbook = commands.add_parser("runbook", help="print a runbook to follow by hand, without gpufix; changes nothing")
+    runbook.add_argument("node", metavar="NODE", nargs="?", help="for what is wrong with it (default: in general)")
+    _access(runbook)
+    runbook_command.add_options(runbook)
+
+    for command in (diagnose, recover, plan, answers, resume, undo, runbook):
         command.add_argument("--runbooks", metavar="DIR", type=Path, help="runbooks of your own instead of gpufix's")
 
     capture = commands.add_parser("capture", help="write what diagnose reads into a folder, without secrets")
@@ -198,6 +203,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command in ("resume", "undo"):
         arguments.node = arguments.run or ""
         return run_command.guarded(arguments, lambda: _go_on(arguments))
+    if arguments.command == "runbook":
+        return _print_runbook(arguments)
     _check_names(arguments)
     reading = _read(arguments)
     if arguments.command == "capture":
@@ -210,6 +217,14 @@ def _run(arguments: argparse.Namespace) -> int:
     books = read_runbooks(arguments.runbooks)
     print(workflow.diagnosis_text(reading, books, style_for(sys.stdout), arguments.output == "json"))
     return ExitStatus.DECLINED if arguments.exit_code and workflow.sick(reading) else ExitStatus.OK
+
+
+def _print_runbook(arguments: argparse.Namespace) -> ExitStatus:
+    if arguments.node is not None:
+        _check_names(arguments)
+    runbook_command.check_options(arguments)
+    books = read_runbooks(arguments.runbooks)
+    return runbook_command.run(arguments, lambda: _read(arguments), books, arguments.host or arguments.node or "")
 
 
 def _plan_or_recover(arguments: argparse.Namespace) -> ExitStatus:

@@ -92,11 +92,31 @@ def result_schema() -> dict[str, Any]:
     return schema
 
 
-@cache
 def fstab_module() -> ModuleType:
     """The fstab edit, from the one file that the Ansible module uses too (standard library only)."""
-    path = _folder("playbooks") / "module_utils" / "gpufix_fstab.py"
-    spec = importlib.util.spec_from_file_location("gpufix_fstab", path)
+    return _module_util("gpufix_fstab")
+
+
+def swaps_module() -> ModuleType:
+    """What makes swap and how each is switched off, from the file that the Ansible modules use (likewise)."""
+    return _module_util("gpufix_swaps")
+
+
+def template_texts(folder: Path | None = None) -> dict[str, tuple[str, str]]:
+    """The templates of documents, gpufix's or those in ``folder``: name -> its text, and the file for mistakes.
+
+    Raises GpufixError (status 2) where ``folder`` holds none, or one that cannot be read.
+    """
+    paths = sorted((folder or _PACKAGE / "data" / "templates").glob("*.j2"))
+    if not paths:
+        raise GpufixError(f"no template (*.j2) in {folder}", "give a folder that holds templates")
+    return {path.name: (read_file(path), str(path)) for path in paths}
+
+
+@cache
+def _module_util(name: str) -> ModuleType:
+    path = _folder("playbooks") / "module_utils" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise GpufixError(f"{path} cannot be loaded", "install gpufix again", ExitStatus.INTERNAL)
     module = importlib.util.module_from_spec(spec)

@@ -493,3 +493,12 @@ def test_a_unit_s_name_never_leads_out_of_the_node_s_folder(verb: str) -> None:
     result = run_tool(world, "omen2", ["systemctl", verb, "../../../../../../tmp/evil.swap"])
     assert result.code == 64
     assert not any("evil" in path for path in world.machines["omen2"].disk)
+
+
+def test_after_two_dashes_all_are_words(world: World) -> None:
+    run(world, "swapon -- /swapfile")
+    assert "/swapfile" in proc_swaps(here(world))
+    run(world, "swapoff -- /swapfile")
+    assert "/swapfile" not in proc_swaps(here(world))
+    run(world, "swapoff -- -a", code=4)
+    assert world.unknown == []

@@ -57,6 +57,24 @@ def replaced(old: str, new: str) -> str:
             "unknown observation 'swap.activ'",
             "swap.active",
         ),
+        ("{{ node }} -L", "{{ nod }} -L", "no value 'nod'", "node"),
+        ("for_each: swap_device", "for_each: swap_devices", "no values 'swap_devices'", "swap_device"),
+        (
+            "          for_each: swap_device\n",
+            "",
+            "there may be many of 'swap_device'",
+            "for_each: swap_device",
+        ),
+        ("kubectl wait --for", "kubectl wait '--for", "a quote or a $( is not closed", "close it"),
+        ("node/{{ node }} --timeout", "'node/{{ node }}' --timeout", "inside quotes", "out of the quotes"),
+        ("sudo journalctl -u {{ unit }}", "sudo journalctl -u {{ units }}", "no value 'units'", "unit"),
+        ("      diff: fstab\n", "      diff: fstap\n", "'fstap' is not one of ['fstab']", "runbook.schema.json"),
+        (
+            "      if_it_fails: >-\n        Forbidden",
+            "      if_fails: >-\n        Forbidden",
+            "if_fails",
+            "if_it_fails",
+        ),
         ("finding: swap-on", "finding: swap-off", "unknown finding 'swap-off'", "swap-on"),
         (
             "{answer: target_workload}",
@@ -191,3 +209,10 @@ def test_conditions_are_data_and_nothing_else() -> None:
         for leaf in leaves(step.done_when):
             assert leaf.kind in ("observation", "finding", "answer")
             assert leaf.because or leaf.kind == "answer", f"{step.id}: {leaf.name} does not say why it is awaited"
+
+
+def test_a_step_by_hand_has_a_way_back_or_says_why_there_is_none() -> None:
+    gone = "    irreversible: A kubelet that has started cannot be unstarted; what it started or killed stays so.\n"
+    with pytest.raises(GpufixError, match=r"^book\.yml:\d+:\d+: there is no way back by hand") as caught:
+        load(replaced(gone, ""))
+    assert "irreversible" in caught.value.hint

@@ -65,6 +65,46 @@ class Violation:
     evidence: tuple[Evidence, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RuleText:
+    """A rule in words, for people: ``forbids`` what, ``why``, and the actions that it is about."""
+
+    id: str
+    forbids: str
+    why: str
+    actions: frozenset[Action] = frozenset(Action)
+
+
+RULE_TEXTS: tuple[RuleText, ...] = (
+    RuleText(
+        "O1",
+        "starting the kubelet, or taking away what stops it, while its node's labels or a running vfio-manager "
+        "container would take the GPU from its driver",
+        "the CUDA jobs on the card die",
+        frozenset({Action.RELABEL, Action.STOP_VFIO_MANAGER, Action.REMOVE_OBSTACLE, Action.START_KUBELET}),
+    ),
+    RuleText(
+        "O2",
+        "starting the kubelet while swap is on or would come back at boot, unless the kubelet is set to allow swap",
+        "it would be refused, now or at the next boot",
+        frozenset({Action.START_KUBELET}),
+    ),
+    RuleText(
+        "O3",
+        "swapoff when what is swapped out does not fit into 90 % of the available memory (with "
+        "vm.overcommit_memory=2: when the commit limit would be passed)",
+        "the machine runs out of memory",
+        frozenset({Action.REMOVE_OBSTACLE}),
+    ),
+    RuleText(
+        "O4",
+        "any change without a recorded consent, or without its undo captured or its lack declared at the gate",
+        "nobody agreed, or there is no way back",
+    ),
+    RuleText("O5", "any step that needs something which could not be read", "unknown is not safe"),
+)
+"""In the order of ``RULES``. docs/order-rules.md and the printed runbook say these words."""
+
 Rule = Callable[[Proposal, Facts, Phase], list[Violation]]
 _Judge = Callable[[Proposal, Facts, Phase], Iterator[Violation]]
 

@@ -7,10 +7,11 @@ A runbook is data and cannot become a language: its conditions are ``all`` / ``a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpufix.core import placeholders
 from gpufix.core.checked_yaml import Marks, Path, load_checked, mistake, near, quoted
 from gpufix.errors import GpufixError
 
@@ -69,6 +70,35 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class HandCommand:
+    """Bash for the shell ``on`` (admin | node), with ``{{ name }}`` for values (``core.placeholders``).
+
+    ``output`` is what it prints, to the letter, but for ``...`` at the end of a line; ``expect`` says it in words.
+    """
+
+    on: str
+    run: str
+    expect: str = ""
+    output: str = ""
+    when: Condition = ALWAYS
+    for_each: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """A step as a person does it without gpufix. ``diff``: ``fstab``, or empty."""
+
+    check: tuple[HandCommand, ...]
+    commands: tuple[HandCommand, ...]
+    verify: tuple[HandCommand, ...]
+    if_it_fails: str
+    undo: tuple[HandCommand, ...] = ()
+    undo_note: str = ""
+    expect: str = ""
+    diff: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunbookStep:
     """One step as written. ``timeout`` and ``stable_for`` are seconds; ``playbook`` empty: the step only observes."""
 
@@ -87,6 +117,7 @@ class RunbookStep:
     destructive: Condition = NEVER
     irreversible: str = ""
     risk: str = ""
+    by_hand: ByHand | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +130,10 @@ class Runbook:
     steps: tuple[RunbookStep, ...]
     digest: str = ""
     """SHA-256 of the file's text, filled in by the caller that read it."""
+    access: tuple[str, ...] = ()
+    """Rights and tools that a person needs who follows the runbook by hand."""
+    console: str = ""
+    """What that person may and may not do with no way to the API server."""
 
 
 def load_runbook(
@@ -151,6 +186,8 @@ def _runbook(data: Mapping[str, Any]) -> Runbook:
             for q in data["questions"]
         ),
         steps=tuple(_step(step) for step in data["steps"]),
+        access=tuple(_fold(text) for text in data.get("by_hand", {}).get("access", ())),
+        console=_fold(data.get("by_hand", {}).get("console", "")),
     )
 
 
@@ -172,6 +209,33 @@ def _step(data: Mapping[str, Any]) -> RunbookStep:
         destructive=(ALWAYS if destructive else NEVER) if isinstance(destructive, bool) else _condition(destructive),
         irreversible=_fold(data.get("irreversible", "")),
         risk=_fold(data.get("risk", "")),
+        by_hand=_by_hand(data["by_hand"]) if "by_hand" in data else None,
+    )
+
+
+def _by_hand(data: Mapping[str, Any]) -> ByHand:
+    def commands(key: str) -> tuple[HandCommand, ...]:
+        return tuple(
+            HandCommand(
+                on=one["on"],
+                run=one["run"].strip("\n"),
+                expect=_fold(one.get("expect", "")),
+                output=one.get("output", "").strip("\n"),
+                when=_condition(one["when"]) if "when" in one else ALWAYS,
+                for_each=one.get("for_each", ""),
+            )
+            for one in data.get(key, ())
+        )
+
+    return ByHand(
+        check=commands("check"),
+        commands=commands("commands"),
+        verify=commands("verify"),
+        if_it_fails=_fold(data["if_it_fails"]),
+        undo=commands("undo"),
+        undo_note=_fold(data.get("undo_note", "")),
+        expect=_fold(data.get("expect", "")),
+        diff=data.get("diff", ""),
     )
 
 
@@ -234,3 +298,44 @@ def _check_names(
             raise fail(
                 ("steps", index, "playbook"), f"no playbook {quoted(step.playbook)}", near(step.playbook, playbooks)
             )
+        if step.by_hand is not None:
+            _check_by_hand(step, ("steps", index, "by_hand"), [q.id for q in book.questions], fail)
+
+
+def _check_by_hand(
+    step: RunbookStep, path: Path, questions: Sequence[str], fail: Callable[[Path, str, str], GpufixError]
+) -> None:
+    hand = step.by_hand
+    assert hand is not None
+    if step.playbook and not hand.commands:
+        raise fail(path, "a step with a playbook has commands by hand too", "say what a person types: commands")
+    if hand.commands and not hand.undo and not step.irreversible:
+        raise fail(path, "there is no way back by hand, and the step does not say why", "give undo, or irreversible")
+    for key in ("if_it_fails", "undo_note", "expect"):
+        _check_values(getattr(hand, key), (*path, key), "", questions, fail)
+    for key in ("check", "commands", "verify", "undo"):
+        for index, command in enumerate(getattr(hand, key)):
+            _check_command(command, (*path, key, index), questions, fail)
+
+
+def _check_command(
+    command: HandCommand, path: Path, questions: Sequence[str], fail: Callable[[Path, str, str], GpufixError]
+) -> None:
+    many = placeholders.many_names()
+    if command.for_each and command.for_each not in many:
+        raise fail((*path, "for_each"), f"no values {quoted(command.for_each)}", near(command.for_each, many))
+    for key in ("run", "output", "expect"):
+        _check_values(getattr(command, key), (*path, key), command.for_each, questions, fail)
+    if wrong := placeholders.why_unfillable(command.run):
+        raise fail((*path, "run"), *wrong)
+
+
+def _check_values(
+    text: str, path: Path, for_each: str, questions: Sequence[str], fail: Callable[[Path, str, str], GpufixError]
+) -> None:
+    known = [*placeholders.NAMES, *questions]
+    for name in placeholders.names_in(text):
+        if name not in known:
+            raise fail(path, f"no value {quoted(name)}", near(name, known))
+        if name in placeholders.many_names() and name != for_each:
+            raise fail(path, f"there may be many of {quoted(name)}", f"give for_each: {name}")

@@ -44,12 +44,16 @@ def run_tool(world: World, node: str, argv: list[str]) -> ToolResult:
 
 
 def _split(arguments: list[str], with_value: str = "") -> tuple[dict[str, str], list[str]]:
-    """Options and words. ``with_value``: the options, blank-separated, whose next word is their value."""
+    """Options and words; after ``--`` all are words. ``with_value``: the options, blank-separated, whose next word is
+    their value."""
     options: dict[str, str] = {}
     words: list[str] = []
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
+        if word == "--":
+            words += rest
+            break
         if not word.startswith("-") or word == "-":
             words.append(word)
             continue

@@ -27,9 +27,10 @@ def check_new(path: Path, option: str) -> None:
 
 
 def check_replaceable(path: Path, option: str, mark: str, what: str) -> None:
-    """Raises GpufixError (status 2) unless ``path`` is new, or a file that has ``mark`` among its first lines."""
+    """Raises GpufixError (status 2) unless ``path`` is new, or a file that has ``mark`` near its beginning or end."""
     try:
-        same = path.is_file() and mark in path.read_text(encoding="utf-8", errors="replace")[:4000]
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        same = mark in text[:4000] or mark in text[-4000:]
     except OSError as error:
         raise GpufixError(f"{option} {str(path)[:80]}: {reason(error)}", "give another") from None
     if same:
@@ -45,13 +46,13 @@ def write_new(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def replace_file(path: Path, text: str, mode: int = 0o600) -> None:
+def replace_file(path: Path, text: str | bytes, mode: int = 0o600) -> None:
     """Put ``text`` in ``path``'s place, whole or not at all. Raises OSError or ValueError; then all is as it was."""
     # its name ends otherwise than what it will be: nobody who lists the folder must take a draft for it
     handle, draft = tempfile.mkstemp(prefix=".gpufix-", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
+            file.write(text.encode() if isinstance(text, str) else text)
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
