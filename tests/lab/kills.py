@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kill_points import NODE, Ended, Killer
+from kill_points import NODE, Killer
 
 from gpufix.core.answers_format import sample
 from gpufix.core.run_history import History, steps_of
@@ -76,6 +76,8 @@ class Chain:
     seed: int
     undo: bool
     kills: list[str] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
+    """Kills of the recovery that is undone."""
     passed: list[str] = field(default_factory=list)
     """The points that its processes came by, each once."""
     resumes: int = 0
@@ -179,46 +181,44 @@ class Chains:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def run(self, seed: int, armed: Sequence[str] = (), *, undo: bool = False, most: int = 1000) -> Chain:
-        """One recovery (or its undo), killed at each of the points ``armed`` that it comes by, ``most`` times."""
+    def run(self, seed: int, armed: Sequence[str] = (), *, undo: bool = False, before: Sequence[str] = ()) -> Chain:
+        """One recovery, killed at each of the points ``armed`` that it comes by; or the undo of one, which was killed
+        at the points ``before`` and at last at UNDONE_AT."""
         self._count += 1
         chain, watch = Chain(seed, undo), Watch()
         with incident(self.folder / f"lab-{self._count}", self.door.pace, watch) as lab:
             state = lab.folder / "state" / "gpufix"
             access = ["-i", str(lab.folder / "inventory.yml"), "--kubeconfig", str(lab.folder / "kubeconfig")]
-            recover = ["recover", NODE, *access, "--answers", str(self._answers), "-q"]
-            first = recover
+            answers = ["--answers", str(self._answers), "-q"]
+            recover, resume = ["recover", NODE, *access, *answers], ["resume", NODE, *answers]
             if undo:
-                left = self._gpufix(recover, [UNDONE_AT])
-                assert left.point == UNDONE_AT, left
-                first = ["undo", NODE]
-            argv: list[str] | None = first
-            wanted = list(armed)
-            while argv is not None:
-                ended = self._gpufix(argv, wanted if len(chain.kills) < most else [])
-                chain.passed += [point for point in ended.passed if point not in chain.passed]
-                chain.resumes += argv[0] == "resume"
-                if not ended.point:
-                    chain.status = ended.status
-                    break
-                chain.kills.append(ended.point)
-                wanted.remove(ended.point)
-                argv = self._next(first, state, chain)
+                self._walk(chain, chain.before, state, recover, resume, [*before, UNDONE_AT], until=UNDONE_AT)
+                self._walk(chain, chain.kills, state, ["undo", NODE], ["resume", NODE], armed)
+            else:
+                self._walk(chain, chain.kills, state, recover, resume, armed)
             self._judge(chain, lab, state, watch)
         return chain
 
-    def _gpufix(self, argv: Sequence[str], armed: Sequence[str]) -> Ended:
-        return self._killer.run(argv, armed, real=self.door.real, hurry=self.door.hurry)
-
-    def _next(self, first: list[str], state: Path, chain: Chain) -> list[str] | None:
-        """What an operator types who finds gpufix dead. None: the run had its end on record already."""
-        mine = [run for run in list_runs(state) if run.history.kind == first[0]]
-        if mine and not mine[-1].is_open and mine[-1].history.end is not None:
-            chain.status = int(mine[-1].history.end["exit_status"])
-            return None
-        if not mine:
-            return first
-        return ["resume", NODE, *([] if chain.undo else ["--answers", str(self._answers), "-q"])]
+    def _walk(
+        self, chain: Chain, kills: list[str], state: Path, first: Sequence[str], resume: Sequence[str],
+        armed: Sequence[str], until: str = "",
+    ) -> None:  # fmt: skip
+        """``first``, and whatever an operator types who finds it dead, to its end or to the point ``until``."""
+        wanted, argv = list(armed), first
+        while True:
+            ended = self._killer.run(argv, wanted, real=self.door.real, hurry=self.door.hurry)
+            chain.passed += [point for point in ended.passed if point not in chain.passed]
+            chain.resumes += argv[0] == "resume"
+            chain.status = ended.status
+            if not ended.point or ended.point == until:
+                return
+            kills.append(ended.point)
+            wanted.remove(ended.point)
+            mine = [run for run in list_runs(state) if run.history.kind == first[0] and run.state != "unreadable"]
+            if mine and (end := mine[-1].history.end) is not None:  # it died after its last line
+                chain.status = int(end["exit_status"])
+                return
+            argv = resume if mine else first
 
     def _judge(self, chain: Chain, lab: Lab, state: Path, watch: Watch) -> None:
         chain.end = fingerprint(lab)
@@ -264,7 +264,7 @@ def difference(chain: Chain, wanted: Chain) -> str:
     found += [*chain.broken, *([chain.trouble] if chain.trouble else [])]
     if not found:
         return ""
-    return f"seed {chain.seed}, killed at {chain.kills}: " + "; ".join(found)
+    return f"seed {chain.seed}, killed at {[*chain.before, *chain.kills]}: " + "; ".join(found)
 
 
 class Study:
@@ -272,17 +272,29 @@ class Study:
 
     def __init__(self, chains: Chains) -> None:
         self.undisturbed = {undo: chains.run(0, undo=undo) for undo in (False, True)}
-        self._points = {undo: [*chain.passed, *_of_going_on(chain)] for undo, chain in self.undisturbed.items()}
+        passed = self.undisturbed[False].passed
+        self._before = passed[: passed.index(UNDONE_AT)]
+        of_undo = [point for point in self.undisturbed[True].passed if "undo-" in point or point not in self._before]
+        self._points = {
+            False: [*passed, *_of_going_on(self.undisturbed[False])],
+            True: [*of_undo, *_of_going_on(self.undisturbed[True])],
+        }
 
-    def draw(self, seed: int, undo: bool, kills: int, real: bool = False) -> list[str]:
-        """Points for one chain, as its seed says: of all kinds alike, some of them twice. ``real``: only those that
-        there are through ansible-runner too, where nobody sees into the modules."""
-        chance = random.Random(seed)
-        by_kind: dict[str, list[str]] = {}
-        for point in self._points[undo]:
-            if not (real and is_inside(point)):
-                by_kind.setdefault(kind_of(point), []).append(point)
-        return [chance.choice(by_kind[chance.choice(sorted(by_kind))]) for _ in range(kills)]
+    def run(self, chains: Chains, seed: int, kills: int) -> Chain:
+        """A chain that is armed with so many points, as its seed says. Every fourth is an undo."""
+        chance, undo, real = random.Random(seed), seed % 4 == 0, chains.door.real
+        before = _drawn(chance, self._before, kills // 4, real) if undo else []
+        return chains.run(seed, _drawn(chance, self._points[undo], kills, real), undo=undo, before=before)
+
+
+def _drawn(chance: random.Random, points: Sequence[str], kills: int, real: bool) -> list[str]:
+    """Of all kinds alike, some of them twice. ``real``: only such as there are through ansible-runner too, where nobody
+    sees into the modules."""
+    by_kind: dict[str, list[str]] = {}
+    for point in points:
+        if not (real and is_inside(point)):
+            by_kind.setdefault(kind_of(point), []).append(point)
+    return [chance.choice(by_kind[chance.choice(sorted(by_kind))]) for _ in range(kills)]
 
 
 def _of_going_on(chain: Chain) -> list[str]:
@@ -301,10 +313,15 @@ def is_inside(point: str) -> bool:
     )
 
 
+def killed(chain: Chain) -> int:
+    return len(chain.before) + len(chain.kills)
+
+
 def counted(chains: Sequence[Chain]) -> Mapping[str, int]:
     """Kills by the kind of point; those of undo runs under ``undo``."""
     found: Counter[str] = Counter()
     for chain in chains:
+        found.update(kind_of(point) for point in chain.before)
         found.update("undo" if chain.undo else kind_of(point) for point in chain.kills)
     return {kind: found[kind] for kind in (*KINDS, "undo")}
 
@@ -325,13 +342,12 @@ def main() -> int:
     door = REAL if given.real else SHORT
     with tempfile.TemporaryDirectory(prefix="kills-") as folder, Chains(Path(folder), door) as chains:
         study = Study(chains)
-        while sum(len(chain.kills) for chain in done) < given.kills:
-            undo = seed % 4 == 0
-            done.append(chains.run(seed, study.draw(seed, undo, given.each, given.real), undo=undo))
-            told = difference(done[-1], study.undisturbed[undo])
+        while sum(killed(chain) for chain in done) < given.kills:
+            done.append(study.run(chains, seed, given.each))
+            told = difference(done[-1], study.undisturbed[done[-1].undo])
             wrong += bool(told)
             passed = f"{time.monotonic() - began:.0f} s"
-            print(f"chain {seed}: {len(done[-1].kills)} kills, {passed}: {told or 'the same end'}", flush=True)
+            print(f"chain {seed}: {killed(done[-1])} kills, {passed}: {told or 'the same end'}", flush=True)
             seed += 1
     through = "the real ansible-runner" if given.real else "the short door"
     resumes = sum(chain.resumes for chain in done)
