@@ -239,6 +239,7 @@ def _told(history: History) -> list[str]:
             name: value for name, value in line.items()
             if name in ("event", "step", "outcome", "exit_status", "changes", "verdicts", "decision", "by", "undo")
         }  # fmt: skip
+        kept |= {"by": Path(str(kept["by"])).name} if "by" in kept else {}  # each lab has its own folder
         words[json.dumps(kept, sort_keys=True)] = None
     return list(words)
 

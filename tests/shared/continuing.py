@@ -49,6 +49,10 @@ def run_killed_at(state: Path, arguments: Sequence[str], seen: set[tuple[str, st
     if process.poll() is None:
         os.kill(process.pid, signal.SIGKILL)
     status = process.wait(PATIENCE)
+    (path,) = state.glob("gpufix/runs/*/run.jsonl")
+    last = path.read_text().rpartition("\n")[0].rpartition("\n")[2]
+    if last and json.loads(last)["event"] == "run-end":  # written before the kill came: the run has ended
+        return int(json.loads(last)["exit_status"])
     return None if status == -signal.SIGKILL else status
 
 
