@@ -240,6 +240,8 @@ def _told(history: History) -> list[str]:
             if name in ("event", "step", "outcome", "exit_status", "changes", "verdicts", "decision", "by", "undo")
         }  # fmt: skip
         kept |= {"by": Path(str(kept["by"])).name} if "by" in kept else {}  # each lab has its own folder
+        if isinstance(kept.get("undo"), dict):  # each lab's node is another one
+            kept["undo"] = {name: value for name, value in kept["undo"].items() if name != "node_uid"}
         words[json.dumps(kept, sort_keys=True)] = None
     return list(words)
 
