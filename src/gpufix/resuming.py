@@ -55,7 +55,7 @@ def resume(session: Session, request: Request, run: Run, listeners: Sequence[Lis
     reading = look(session)
     require_same_node(run, reading, session)
     verdicts = judge(reading.facts, reading.diagnosis)
-    session.ui.say(diagnosis_lines(reading.diagnosis, verdicts, None, session.ui.style))
+    session.ui.say(diagnosis_lines(reading.diagnosis, verdicts, None, session.ui.style, offer=False))
     result = take_up(session, request, run, reading, listeners)
     assert result is not None  # only a recovery may start anew
     return result

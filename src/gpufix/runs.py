@@ -147,7 +147,7 @@ def run_to_undo(state: Path, named: str | None) -> Run:
     if named is None:
         last = {run.node: run for run in mine}
         if len(last) != 1:
-            told = ", ".join(run.id for run in last.values()) or "no run changed anything"
+            told = ", ".join(run.id for run in last.values()) or "none is left to undo"
             raise GpufixError("which run?", f"name a run or a node: {told}")
         run = next(iter(last.values()))
     else:

@@ -1,12 +1,14 @@
-"""A key that was pressed before a question stood there is no answer to it."""
+"""A key that was pressed before a question stood there is no answer to it, and SIGTERM ends it as Ctrl-C does."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pexpect
+import pytest
 
 CHILD = """
 import sys
@@ -37,4 +39,35 @@ def test_what_is_typed_ahead_answers_nothing(tmp_path: Path) -> None:
     child.expect(r"name\?")
     child.send("omen3\r")
     child.expect("typed: 'omen3'")
+    child.expect(pexpect.EOF)
+
+
+ENDED = """
+import signal, sys, termios
+from gpufix.world.interrupts import Interrupts
+from gpufix.world.prompts import Interrupted, Option, ask_choice, ask_text
+before = termios.tcgetattr(0)
+asked = {
+    "choice": lambda: ask_choice("relabel:", [Option("apply", "apply"), Option("quit", "quit")], "apply"),
+    "text": lambda: ask_text("name?"),
+}
+with Interrupts(lambda: print("heard", flush=True)) as interrupts:
+    mine = signal.getsignal(signal.SIGTERM)
+    try:
+        asked[sys.argv[1]]()
+    except Interrupted:
+        same = termios.tcgetattr(0) == before and signal.getsignal(signal.SIGTERM) == mine
+        print("ended:", same, interrupts.stop, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("kind", "shows"), [("choice", r"\(arrow keys, Enter\)"), ("text", r"name\?")])
+def test_sigterm_ends_a_question_and_leaves_the_terminal_as_it_was(kind: str, shows: str) -> None:
+    child = pexpect.spawn(
+        sys.executable, ["-c", ENDED, kind], encoding="utf-8", timeout=60,
+        env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},
+    )  # fmt: skip
+    child.expect(shows)
+    child.kill(signal.SIGTERM)
+    child.expect("ended: True False")
     child.expect(pexpect.EOF)

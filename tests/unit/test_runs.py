@@ -105,6 +105,15 @@ def test_a_step_without_a_result_is_unknown(journal: Path, capsys: pytest.Captur
     assert [step["outcome"] for step in data["steps"]] == ["done", "done", "unknown"]
 
 
+def test_the_end_before_it_was_gone_on_with_is_not_its_end(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with journal.open("a") as lines:
+        lines.write(json.dumps({"v": 1, "seq": 99, "event": "resume", "pid": 1, "pid_began": "another life"}) + "\n")
+    data = json.loads(show(capsys, "show", NODE, "-o", "json"))
+    assert (data["state"], data["exit_status"], data["ended_at"]) == ("unfinished", None, None)
+    assert "Ended with status" not in show(capsys, "show", NODE)
+    assert show(capsys, "list").splitlines()[1].split()[3] == BOOK.id, "no status before the runbook"
+
+
 # --- the commands ----------------------------------------------------------------------------------------------------
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import signal
 import sys
 import termios
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from gpufix.errors import ExitStatus, GpufixError
@@ -24,7 +26,7 @@ class Option:
 
 
 class Interrupted(Exception):
-    """Ctrl-C or Ctrl-D at a prompt."""
+    """Ctrl-C, Ctrl-D or SIGTERM at a prompt."""
 
 
 def check_terminal(unattended: str) -> None:
@@ -51,18 +53,36 @@ def _forget_keys() -> None:
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM is as Ctrl-C while a question stands: nothing is under way that could be brought to its end first, and to
+    die of it would leave the terminal without echo. Raises Interrupted for all of them."""
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut the tidying up short
+        raise KeyboardInterrupt
+
+    mine = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, end) if mine else None
+    try:
+        yield
+    except (KeyboardInterrupt, EOFError):
+        raise Interrupted from None
+    finally:
+        if mine:
+            signal.signal(signal.SIGTERM, before)
+
+
 def ask_choice(message: str, options: Sequence[Option], default: str) -> str:
     """The value of the chosen option. Raises Interrupted."""
     import questionary
 
     _forget_keys()
     choices = [questionary.Choice(option.label, value=option.value) for option in options]
-    try:
+    with _ended_by_sigterm():
         answer = questionary.select(
             message, choices=choices, default=default, qmark="?", instruction="(arrow keys, Enter)"
         ).unsafe_ask()
-    except (KeyboardInterrupt, EOFError):
-        raise Interrupted from None
     return str(answer)
 
 
@@ -71,10 +91,8 @@ def ask_text(message: str) -> str:
     import questionary
 
     _forget_keys()
-    try:
+    with _ended_by_sigterm():
         answer = questionary.text(message, qmark="?").unsafe_ask()
-    except (KeyboardInterrupt, EOFError):
-        raise Interrupted from None
     return str(answer).strip()
 
 

@@ -22,7 +22,7 @@ VERSION = 1
 
 def run_row(id: str, state: str, history: History) -> list[str]:
     """id, node, state, exit status, runbook, when: the columns of the list."""
-    end = history.last("run-end") or {}
+    end = history.end or {}
     status = str(end.get("exit_status", "")) if end else ""
     start = history.start
     return [id, str(start.get("node", "?")), state, status, str(start.get("runbook", "?")), str(start.get("who", ""))]
@@ -39,7 +39,7 @@ def table_lines(rows: Sequence[Sequence[str]], style: Style) -> list[str]:
 
 def run_lines(id: str, folder: str, state: str, history: History, style: Style) -> list[str]:
     """All that the journal says of one run, in short."""
-    start, end = history.start, history.last("run-end") or {}
+    start, end = history.start, history.end or {}
     lines = [f"Run {style.paint(safe(id), 'bold')}: {style.paint(state, _COLOUR[state], 'bold')}"]
     for name in ("node", "host", "who", "runbook", "root_cause", "at"):
         if start.get(name):
@@ -78,7 +78,7 @@ def run_lines(id: str, folder: str, state: str, history: History, style: Style) 
 
 def run_as_data(id: str, folder: str, state: str, history: History) -> dict[str, Any]:
     """The same for ``-o json``. Fields are added, never changed."""
-    end = history.last("run-end") or {}
+    end = history.end or {}
     data: dict[str, Any] = redact_all(
         {
             "version": VERSION,
