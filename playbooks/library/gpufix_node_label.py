@@ -244,7 +244,11 @@ class Api:
             return Conflict(message or "conflict")
         if status == 404:
             return Refusal(f"there is no node {node} in the cluster at {self.server}")
-        if status in (401, 403):
+        if status == 401:
+            return Refusal(
+                f"the API server refuses the credentials of this kubeconfig ({message or status}): log in again"
+            )
+        if status == 403:
             return Refusal(f"not allowed to {verb} node {node}: {message or status}")
         text = f"{self.server} refused to {verb} node {node}: {status} {message}".rstrip()
         if status in PASSING and pause <= LONGEST_PAUSE:

@@ -19,7 +19,7 @@ from gpufix.core import lease
 from gpufix.core.lease import Holder
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.text import duration_s
-from gpufix.world.cluster import Unreadable
+from gpufix.world.cluster import LOG_IN, Unreadable
 from gpufix.world.journal import operator, process_lives, process_mark
 
 RENEW_SECONDS = 8.0
@@ -129,9 +129,10 @@ class Lock:
             if error.kind in ("forbidden", "absent"):
                 self.why_none = error.reason
                 return
+            again = LOG_IN if error.kind == "unauthorized" else "try again once the API server answers"
             raise GpufixError(
                 f"whether anybody else works on {self._node} cannot be known: {error.reason}",
-                "nothing was changed; try again once the API server answers",
+                f"nothing was changed; {again}",
                 ExitStatus.UNREACHABLE,
             ) from None
         self._keep_renewing()
@@ -241,7 +242,7 @@ class Lock:
                 if not self._keep():
                     raise self._not_ours()
             except Unreadable as error:
-                reason = error.reason
+                reason = f"{error.reason} ({LOG_IN})" if error.kind == "unauthorized" else error.reason
                 continue
             if self._age() < lease.SECONDS:
                 return

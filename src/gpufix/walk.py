@@ -26,6 +26,7 @@ from gpufix.record import Record
 from gpufix.session import Reading, Session, unread_side
 from gpufix.steps import StepRunner, expected_of
 from gpufix.text import duration_s, safe
+from gpufix.world.cluster import LOG_IN, is_logged_out
 from gpufix.world.interrupts import Interrupts
 from gpufix.world.journal import JournalError
 from gpufix.world.prompts import Interrupted
@@ -138,6 +139,8 @@ class Walker:
         style, say = self.session.ui.style, self.session.ui.say
         if plan_step(step, self._world()).decision is not Decision.LEFT_OUT:
             self.refresh()
+            if (told := _logged_out(self.latest)) is not None:
+                return StepResult(step.id, Outcome.UNREACHABLE, f"{told}; nothing of it was done")
         planned = plan_step(step, self._world())
         if planned.decision is Decision.LEFT_OUT:
             return StepResult(step.id, Outcome.LEFT_OUT, planned.reason)
@@ -190,7 +193,8 @@ class Walker:
         self.session.ui.progress("reading the node once more before acting")
         self._read()
         if (lost := unread_side(self.latest)) is not None:
-            return StepResult(step.id, Outcome.UNREACHABLE, f"{lost}; nothing of it was done")
+            told = _logged_out(self.latest) or lost
+            return StepResult(step.id, Outcome.UNREACHABLE, f"{told}; nothing of it was done")
         undo = capture_undo(planned.actions, self.latest.facts)
         if undo is not None and Action.REMOVE_OBSTACLE in planned.actions:
             undo |= {key: preview.returned(key) for key in FROM_PREVIEW}
@@ -271,6 +275,7 @@ class Walker:
         holds_since: float | None = None
         identity: tuple[int, int] | None = None
         suspects: dict[str, int] = {}
+        refused = 0
         while True:
             self._read()
             verdict = evaluate(step.done_when, self._world())
@@ -297,6 +302,13 @@ class Walker:
                 return StepResult(
                     step.id, Outcome.INTERRUPTED, f"interrupted while waiting: {_open(verdict)}", changed=changed
                 )
+            # twice: an API server that restarts may refuse anybody for a moment
+            out = _logged_out(self.latest)
+            refused = refused + 1 if out is not None else 0
+            if refused > 1:
+                ui.progress("")
+                text = f"what came of it is not known: {out}"
+                return StepResult(step.id, Outcome.UNREACHABLE, text, changed=changed)
             if (other := self._dies_of_something_else(suspects)) is not None:
                 ui.progress("")
                 return StepResult(step.id, Outcome.FAILED, other, changed=changed)
@@ -331,6 +343,12 @@ class Walker:
 
 
 _OUTCOME_OF = {ExitStatus.UNREACHABLE: Outcome.UNREACHABLE, ExitStatus.LOCKED: Outcome.LOCKED}
+
+
+def _logged_out(reading: Reading) -> str | None:
+    """Why the cluster cannot be read any more without a person who logs in again; None where it is not that."""
+    lost = unread_side(reading)
+    return f"{lost} ({LOG_IN})" if lost is not None and is_logged_out(lost) else None
 
 
 def _stopped(step: RunbookStep) -> StepResult:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import order_model as model
+import pytest
 from order_model import Attempt, Faults, World
 
 from gpufix.core.fold import PlayResult, TaskResult, Trouble
@@ -18,11 +19,12 @@ from gpufix.core.render.terminal import Style
 from gpufix.model import Diagnosis, Evidence, Facts, Finding, Observation, Snapshot, Status
 from gpufix.session import NoHold, Reading, read_remediators, read_runbooks
 from gpufix.world.cluster import ClusterAccess
-from gpufix.world.journal import state_folder
+from gpufix.world.journal import JOURNAL, Journal, JournalError, state_folder
 from gpufix.world.playbooks import Access
 from gpufix.world.prompts import Option
 
 (BOOK,) = read_runbooks()
+REMEDIATORS = read_remediators()
 STEP_OF = {
     **{step.playbook: step.id for step in BOOK.steps if step.playbook},
     "restore-labels.yml": "undo-relabel",
@@ -93,7 +95,7 @@ class ModelSession:
         self.dry_runs: list[str] = []
         self.state = state_folder()
         self.holding = NoHold()
-        self.remediators = read_remediators()
+        self.remediators = REMEDIATORS
 
     def words(self, verb: str) -> str:
         return f"gpufix {verb} {model.NODE}"
@@ -125,10 +127,10 @@ class ModelSession:
         step = STEP_OF[playbook]
         if check:
             self.dry_runs.append(step)
-            returned = self._swap_returned() if step == "disable-swap" else {}
+            returned = self._returned(step)
             return PlayResult(True, Trouble.NONE, "", (TaskResult(step, host, "m", changed=True, result=returned),))
         target = variables.get("gpufix_workload_config") or self.target
-        shown = frozenset(self.world.jobs) if target != "container" else None
+        shown = self._agreed_to(step, target)
         attempt = Attempt(step, target, shown=shown, back=_put_back(self.world, variables))
         possible = list(model.outcomes(self.world, attempt))
         whole = possible[-1]
@@ -141,8 +143,13 @@ class ModelSession:
 
     target = "container"
 
-    def _swap_returned(self) -> dict[str, Any]:
-        """What the dry run of disable-swap.yml returns: digests stand for the two states that fstab has here."""
+    def _agreed_to(self, step: str, target: str) -> frozenset[int] | None:
+        return frozenset(self.world.jobs) if target != "container" else None
+
+    def _returned(self, step: str) -> dict[str, Any]:
+        """What a dry run returns. Of disable-swap.yml: digests stand for the two states that fstab has here."""
+        if step != "disable-swap":
+            return {}
         fstab = self.world.fstab
         return {
             "fstab_sha256": FSTAB[fstab],
@@ -169,6 +176,39 @@ def _put_back(world: World, variables: Mapping[str, Any]) -> World:
             swap=bool(material["devices"]) or world.swap,
         )  # fmt: skip
     return world
+
+
+class Killed(BaseException):
+    """Stands for the process's death: nothing in gpufix may catch it and go on."""
+
+
+class Death:
+    """Kills at the ``at``-th line of a journal: before it is written, after, or in the middle of it (torn).
+
+    Full: nobody is killed, but that line is written in part and from then on the disk is full.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> None:
+        self.left, self.happened = at, False
+        real = Journal.write
+
+        def write(journal: Journal, event: str, **fields: Any) -> None:
+            self.left -= 1
+            if self.left == 0:
+                self.happened = True
+                if how != "before":
+                    real(journal, event, **fields)
+                if how in ("torn", "full"):
+                    path = journal.folder / JOURNAL
+                    path.write_bytes(path.read_bytes()[: -len(event) - 12])
+            if self.happened and how == "full":
+                raise JournalError(JOURNAL, OSError(28, "No space left on device"), "free space there")
+            if self.happened:
+                raise Killed  # a dead process writes no more
+            real(journal, event, **fields)
+
+        monkeypatch.setattr(Journal, "write", write)
+        self.stop = lambda: monkeypatch.setattr(Journal, "write", real)
 
 
 def model_vm() -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpufix.core.run_history import read_history
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import Snapshot
 from gpufix.world.journal import Journal, state_folder
@@ -64,6 +65,47 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(GpufixError, match="No space left on device"):
         journal.write("intent")
+
+
+def test_where_to_write_on_depends_on_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal.create(tmp_path / "run")
+    real = os.write
+
+    def full(handle: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    def hint(event: str) -> str:
+        with monkeypatch.context() as patch, pytest.raises(GpufixError) as caught:
+            patch.setattr(os, "write", full)
+            journal.write(event)
+        return caught.value.hint
+
+    assert os.write is real
+    assert "nothing was changed" in hint("run-start") and "--state-dir" in hint("consent")
+    journal.write("intent", step="relabel")
+    assert "look at the node" in hint("applied")
+    assert "nothing more was changed" in hint("preview")
+    journal.close()
+    journal = Journal.reopen(tmp_path / "run", 1)
+    assert "nothing more was changed" in hint("resume"), "the run had begun something before"
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("left", "lines"), [(b'{"v": 1, "seq": 2, "ev', [1]), (b'{"v": 1, "seq": 2, "event": "consent"}', [1, 2])]
+)
+def test_a_line_that_was_cut_off_is_taken_away_before_the_next(tmp_path: Path, left: bytes, lines: list[int]) -> None:
+    """Whoever does that may die before his own first line, or find the disk still full: it is sound then too."""
+    journal = Journal.create(tmp_path / "run")
+    journal.write("run-start")
+    journal.close()
+    path = tmp_path / "run" / "run.jsonl"
+    path.write_bytes(path.read_bytes() + left)
+    for _ in range(2):
+        Journal.reopen(tmp_path / "run", lines[-1]).close()
+        history = read_history(path.read_text())
+        assert (history.torn, history.damage) == (False, "")
+        assert [line["seq"] for line in history.lines] == lines
 
 
 def test_a_snapshot_comes_back_as_it_was_written(tmp_path: Path) -> None:

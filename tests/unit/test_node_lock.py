@@ -153,6 +153,21 @@ def test_the_clock_of_another_machine_is_never_compared_with_ours() -> None:
     assert 1030 <= clock.now <= 1032
 
 
+@pytest.mark.parametrize("days", [-4000, -1 / 86400, 1 / 86400, 4000])
+def test_a_living_holder_whose_clock_is_set_is_not_taken_for_dead(days: float) -> None:
+    """Nor is one by a watcher whose own clock is set while he watches: only what goes forward is believed."""
+    leases, clock, looks = Leases(), Clock(), iter(range(1, 1000))
+    living = lock(leases, clock=clock, now=lambda: NOW + timedelta(days=days * next(looks)))
+    living.acquire()
+    clock.while_asleep = lambda: living.renew() if clock.now % 8 < 1 else None
+    watcher = lock(leases, "bob@lap", clock, now=lambda: NOW - timedelta(days=days * next(looks)))
+    with pytest.raises(GpufixError) as caught:
+        watcher.acquire()
+    assert caught.value.exit_status is ExitStatus.LOCKED
+    assert "ada@desk" in caught.value.message
+    living.fence("relabel")
+
+
 @pytest.mark.parametrize(("said", "waits"), [(5, 5), (90, 90), (10**9, 300), (-1, 30), ("x", 30), (None, 30)])
 def test_a_lease_is_watched_for_as_long_as_its_holder_said(said: object, waits: int) -> None:
     leases, clock = Leases(), Clock()
@@ -435,6 +450,23 @@ def test_where_it_cannot_be_renewed_nothing_is_changed(passed: int, words: str) 
     assert words in caught.value.message
     assert caught.value.exit_status is ExitStatus.UNREACHABLE
     assert "nothing of relabel was done" in caught.value.hint
+
+
+def test_where_the_credentials_are_refused_it_says_to_log_in_again() -> None:
+    leases = Leases()
+    one = lock(leases)
+    one.acquire()
+    leases.before = lambda verb: _refuse()
+    with pytest.raises(GpufixError, match=r"401 Unauthorized .*log in again") as caught:
+        one.fence("relabel")
+    assert caught.value.exit_status is ExitStatus.UNREACHABLE
+    with pytest.raises(GpufixError) as caught:
+        lock(leases).acquire()
+    assert "log in again" in caught.value.hint
+
+
+def _refuse() -> None:
+    raise Unreadable("unauthorized", "replace lease: 401 Unauthorized")
 
 
 def test_an_answer_that_comes_too_late_is_none() -> None:

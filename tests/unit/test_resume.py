@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_session import BOOK, SICK, ModelSession, Ui, calm, whole
+from model_session import BOOK, SICK, Death, Killed, ModelSession, Ui, calm, whole
 from order_model import NODE, World
 
 from gpufix import recovery, resuming, runs, undoing
@@ -28,10 +28,6 @@ from gpufix.world.journal import JOURNAL, Journal, state_folder
 INCIDENT = World()
 ASKED = Request([BOOK], who="tester@bench")
 Choose = Callable[[str, Sequence[str]], str]
-
-
-class Killed(BaseException):
-    """Stands for the process's death: nothing in gpufix may catch it and go on."""
 
 
 @pytest.fixture(autouse=True)
@@ -67,31 +63,6 @@ def resume(one: ModelSession, run: Run | None = None, request: Request = ASKED) 
 
 def undo(one: ModelSession, only: str = "") -> Any:
     return undoing.undo(one, ASKED, run_to_undo(state_folder(), NODE), only)  # type: ignore[arg-type]
-
-
-class Death:
-    """Kills at the ``at``-th line of a journal: before it is written, after, or in the middle of it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> None:
-        self.left, self.happened = at, False
-        real = Journal.write
-
-        def write(journal: Journal, event: str, **fields: Any) -> None:
-            self.left -= 1
-            if self.left == 0:
-                self.happened = True
-                if how != "before":
-                    real(journal, event, **fields)
-                if how == "torn":
-                    path = journal.folder / JOURNAL
-                    path.write_bytes(path.read_bytes()[: -len(event) - 12])
-                raise Killed
-            if self.left < 0 and self.happened:
-                raise Killed  # a dead process writes no more
-            real(journal, event, **fields)
-
-        monkeypatch.setattr(Journal, "write", write)
-        self.stop = lambda: monkeypatch.setattr(Journal, "write", real)
 
 
 def lines_of(run: Run) -> list[dict[str, Any]]:
@@ -522,6 +493,16 @@ def test_undoing_towards_passthrough_asks_who_dies() -> None:
     assert told.count("These processes use the GPU and die") == 1, "at the label's gate, not at that of swap"
 
 
+def test_undoing_puts_vfio_manager_s_label_back_only_with_a_list_of_who_dies() -> None:
+    """No workload label and a default of container, but no operator that would take the deploy label off again."""
+    one = session(World(label="", operator=False))
+    assert recover(one).status is ExitStatus.OK
+    one.ui.said.clear()
+    assert undo(one).status is ExitStatus.OK
+    assert "These processes use the GPU and die" in one.ui.text
+    assert one.world.deploy_vfio and one.fault == ""
+
+
 def test_a_job_that_came_after_the_gate_stops_the_undo() -> None:
     one = session(INCIDENT)
     recover(one)
@@ -621,6 +602,31 @@ def test_fstab_edited_between_two_attempts_is_left_to_a_person(monkeypatch: pyte
     assert result.status is ExitStatus.OK
     assert "somebody edited /etc/fstab between two attempts at it" in " ".join(one.ui.text.split())
     assert not one.world.swap, "the labels are undone, swap is not"
+
+
+def test_a_label_that_somebody_sets_while_its_undo_is_under_way_stays() -> None:
+    one = session(INCIDENT)
+    recover(one)
+
+    def decide(message: str, options: Sequence[str]) -> str:
+        if message == "undo-relabel:":
+            one.world = one.world._replace(label="nonsense")
+        return choose()(message, options)
+
+    one.ui.choose = decide
+    result = undo(one)
+    assert result.status is ExitStatus.BLOCKED
+    assert "node.workload_config is nonsense, wanted container" in result.line
+    assert one.world.label == "nonsense"
+
+
+def test_a_label_set_between_two_attempts_is_left_to_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "intent", "relabel")
+    one.world = one.world._replace(label="nonsense")
+    assert resume(one).status is ExitStatus.OK
+    assert undo(one).status is ExitStatus.OK
+    assert "between two attempts at it: set it by hand" in " ".join(one.ui.text.split())
+    assert one.world.label == "container" and one.world.swap
 
 
 def test_undoing_never_trusts_another_node_of_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:

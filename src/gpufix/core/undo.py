@@ -18,7 +18,7 @@ from gpufix.core.actions import actions_of
 from gpufix.core.invariants import Action, boot_sources
 from gpufix.core.run_history import History, Line
 from gpufix.core.runbook import ALWAYS, NEVER, UNDO, Condition, Group, Leaf, Runbook, RunbookStep
-from gpufix.core.workload import CONTAINER, VFIO_MANAGER_LABEL, WORKLOAD_LABEL
+from gpufix.core.workload import CONTAINER, VFIO_MANAGER_LABEL, VM_PASSTHROUGH, WORKLOAD_LABEL
 from gpufix.model import Facts
 
 ABSENT = "(absent)"
@@ -68,6 +68,8 @@ class Part:
     playbook: str
     material: Mapping[str, Any]
     left: str = ""
+    target: str = ""
+    """Of labels: what the run set the workload label to; empty where that is not known."""
 
 
 def parts_of(history: History, node_uid: str, label: str | None = None) -> tuple[Part, ...]:
@@ -94,7 +96,7 @@ def _part(intents: Sequence[Line], name: str, node_uid: str, target: str, label:
         return Part(name, playbook, {}, str(first.get("irreversible") or "its journal holds no way back"))
     if actions == {Action.RELABEL}:
         why = _why_not_labels(material, node_uid) or _why_not_these_labels(material, target, label)
-        return Part(name, playbook, material, why)
+        return Part(name, playbook, material, why or _why_not_since(intents, target), target)
     if actions == {Action.REMOVE_OBSTACLE}:
         merged, why = _merge_swap([line.get("undo") for line in intents])
         return Part(name, playbook, merged, why)
@@ -122,6 +124,15 @@ def _why_not_these_labels(material: Mapping[str, Any], target: str, now: str | N
         )
     if now not in (None, target, ABSENT if was is None else was):
         return f"{WORKLOAD_LABEL} was left as {target} and is {now} by now: somebody changed it since"
+    return ""
+
+
+def _why_not_since(intents: Sequence[Line], target: str) -> str:
+    """Each attempt must have begun with the label that the first had found, or with the one that it was to set."""
+    labels = [undo.get("labels") for line in intents if isinstance(undo := line.get("undo"), Mapping)]
+    found = [one.get(WORKLOAD_LABEL) for one in labels if isinstance(one, Mapping)]
+    if target and any(value not in (found[0], target) for value in found):
+        return f"somebody changed {WORKLOAD_LABEL} between two attempts at it: set it by hand"
     return ""
 
 
@@ -176,11 +187,17 @@ def undo_id(step: str) -> str:
 
 
 def undo_target(parts: Sequence[Part], effective: str) -> str:
-    """Whom the GPU is handed to by the undoing: what the label said; ``effective`` where it will say nothing."""
+    """Whom the GPU is handed to by the undoing: what the label said; ``effective`` where it will say nothing.
+
+    With vfio-manager's deploy label put back, too, the card goes to the VMs whatever the other one says: where no
+    operator takes it off again, a living kubelet runs vfio-manager.
+    """
     for part in parts:
         if not part.left and actions_of(part.playbook) == {Action.RELABEL}:
             value = part.material["labels"].get(WORKLOAD_LABEL)
-            return effective if value is None else str(value)
+            target = effective if value is None else str(value)
+            stands = part.material["labels"].get(VFIO_MANAGER_LABEL) is not None
+            return VM_PASSTHROUGH if stands and target == CONTAINER else target
     return CONTAINER
 
 
@@ -209,6 +226,11 @@ def _undo_labels(part: Part) -> RunbookStep:
     labels = part.material["labels"]
     was, deploy = labels.get(WORKLOAD_LABEL), labels.get(VFIO_MANAGER_LABEL)
     takes_card = was != CONTAINER
+    why = "any other label is somebody else's choice, made since the run"
+    ours = [
+        Leaf("observation", "node.workload_config", "is", value, why)
+        for value in (part.target, "absent" if was is None else was)
+    ]
     return RunbookStep(
         id=undo_id(part.step),
         title="Put the labels of the node back",
@@ -220,6 +242,7 @@ def _undo_labels(part: Part) -> RunbookStep:
             "observation", "node.workload_config", "is", "absent" if was is None else was, "as it was before the run"
         ),
         timeout=60,
+        requires=Group("any", tuple(ours)) if part.target else Group("all", ()),
         playbook="restore-labels.yml",
         variables={
             "gpufix_workload_config": ABSENT if was is None else was,

@@ -366,6 +366,15 @@ def trim_pod(item: Mapping[str, Any]) -> dict[str, Any]:
     return trimmed
 
 
+LOG_IN = "the credentials of this kubeconfig are refused: log in again"
+
+
+def is_logged_out(reason: str) -> bool:
+    """Whether the cluster could not be read for want of credentials: waiting does not bring them back."""
+    words = reason.lower()
+    return " 401 " in words or "unauthorized" in words
+
+
 def api_error(reason: str) -> GpufixError:
     """The error of a recovery whose cluster cannot be read."""
     words = reason.lower()
@@ -373,8 +382,8 @@ def api_error(reason: str) -> GpufixError:
         hint = (
             "gpufix needs get and list on nodes, pods, events, virtualmachines and clusterpolicies, and patch on nodes"
         )
-    elif " 401 " in words or "unauthorized" in words:
-        hint = "the credentials of this kubeconfig are refused: log in again"
+    elif is_logged_out(reason):
+        hint = LOG_IN
     else:
         hint = "check the API server's address and --context; nothing was changed"
     return GpufixError(reason, hint, ExitStatus.UNREACHABLE)

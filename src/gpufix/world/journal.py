@@ -103,6 +103,8 @@ class Journal:
         self._file = handle
         self._seq = seq
         self._now = now
+        self._acted = seq > 0
+        """A step may have begun to act: here, or before this run was gone on with."""
 
     @classmethod
     def create(cls, folder: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Journal:
@@ -129,7 +131,10 @@ class Journal:
 
     @classmethod
     def reopen(cls, folder: Path, seq: int, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Journal:
-        """The journal of a run that is gone on with, after its line ``seq``. A line that was cut off is ended first.
+        """The journal of a run that is gone on with, after its line ``seq``.
+
+        A line that was cut off is taken away first: what it announced was not done, and with an end it would look like
+        one that was damaged.
 
         Raises GpufixError: status 8 while another process has it open, JournalError where it cannot be written.
         """
@@ -138,9 +143,7 @@ class Journal:
             handle = os.open(path, os.O_RDWR | os.O_APPEND)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                size = os.fstat(handle).st_size
-                if size and os.pread(handle, 1, size - 1) != b"\n":
-                    os.write(handle, b"\n")
+                _end_last_line(handle)
             except BaseException:
                 os.close(handle)
                 raise
@@ -165,11 +168,33 @@ class Journal:
                 data = data[os.write(self._file, data) :]
             os.fsync(self._file)
         except OSError as error:
-            hint = "free space there; the last step's result is not on record, so look at the node before you go on"
-            raise JournalError(str(self.folder / JOURNAL), error, hint) from None
+            raise JournalError(str(self.folder / JOURNAL), error, self._way_on(event)) from None
+        self._acted = self._acted or event == "intent"
+
+    def _way_on(self, event: str) -> str:
+        """What to do when the line of ``event`` could not be written."""
+        if not self._acted:
+            return "free space there, or give --state-dir another folder; nothing was changed"
+        if event in ("applied", "step-result"):
+            return "free space there; the last step's result is not on record, so look at the node before you go on"
+        return "free space there; nothing more was changed"
 
     def close(self) -> None:
         os.close(self._file)
+
+
+def _end_last_line(handle: int) -> None:
+    text = os.pread(handle, os.fstat(handle).st_size, 0)
+    last = text.rpartition(b"\n")[2]
+    if not last:
+        return
+    try:
+        json.loads(last)
+    except (ValueError, RecursionError):
+        os.ftruncate(handle, len(text) - len(last))
+    else:  # all but its end: it has been read as one of the run's lines
+        os.write(handle, b"\n")
+    os.fsync(handle)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -106,7 +106,10 @@ def test_a_node_that_was_made_again(api: NodeApi, label: Label) -> None:
     [
         ({"GET": 403}, "Not allowed to get node omen2: nodes is forbidden"),
         ({"PATCH": 403}, "Not allowed to patch node omen2: nodes is forbidden"),
-        ({"GET": 401}, "Not allowed to get node omen2: nodes is forbidden"),
+        (
+            {"GET": 401},
+            "The API server refuses the credentials of this kubeconfig (nodes is forbidden: cannot get): log in again",
+        ),
         ({"GET": 500}, "refused to get node omen2: 500"),
         ({"PATCH": 503}, "refused to patch node omen2: 503 nodes is forbidden: cannot patch"),
     ],
