@@ -236,6 +236,11 @@ class Document:
     """By shell: admin, node."""
     steps: tuple[StepPage, ...] = ()
 
+    @property
+    def footer(self) -> str:
+        """Stands on every page of a PDF."""
+        return f"gpufix {self.gpufix} \u00b7 {self.runbook} {self.digest[:12]} \u00b7 {self.made_at}"
+
 
 def build_document(book: Runbook, making: Making, case: Case | None = None) -> Document:
     """The document of ``book``: for the node of ``case``, or the general procedure."""
