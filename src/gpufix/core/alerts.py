@@ -9,7 +9,7 @@ import yaml
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alerting rule. ``lasts``: its ``for``. ``causes`` empty: it tells of any. ``source`` says what is measured."""
+    """An alerting rule. ``lasts``: its ``for``. ``causes`` empty: of any. ``source`` says what is measured."""
 
     name: str
     expr: str
