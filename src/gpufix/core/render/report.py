@@ -455,7 +455,7 @@ class _Builder:
         for backup in dict.fromkeys(_word(line.get("backup")) for line in self.history.all("applied")):
             if backup:
                 yield Saying("r-backup", {"path": backup})
-        if self.verdicts is None:
+        if self.verdicts is None or not self.told.at_end:
             yield Saying("r-no-look")
             return
         for check in self.verdicts.node.open_checks:
@@ -479,7 +479,7 @@ class _Builder:
 
     def _labels_left(self) -> Iterator[Saying]:
         """Labels that a step set out to change, and that are not what they were."""
-        node = self.told.last.facts.node.value if self.told.last is not None else None
+        node = self.told.last.facts.node.value if self.told.last is not None and self.told.at_end else None
         if node is None:
             return
         first: dict[str, Any] = {}
@@ -509,7 +509,7 @@ class _Builder:
             yield Saying("u-times")
         if self.start and told.last is not None and not told.at_end:
             yield Saying("u-no-end-look", {"look": told.last.name, "at": _moment(told.last.diagnosis.as_of) or "?"})
-        for look in dict.fromkeys((told.before, told.last)) if told.before != told.last else (told.before,):
+        for look in (told.before, told.last if told.last is not told.before else None):
             yield from self._unread(look) if look is not None else ()
         yield from self._always()
 
