@@ -303,7 +303,7 @@ def test_cut_off_anywhere_it_is_still_a_draft() -> None:
     folder = with_looks(recover(session()))
     path = folder / JOURNAL
     data = path.read_bytes()
-    for end in range(0, len(data), max(1, len(data) // 40)):
+    for end in range(0, len(data), max(1, len(data) // 15)):
         path.write_bytes(data[:end])
         report = made(folder)
         assert report.state != "finished"
@@ -434,7 +434,7 @@ events = st.sampled_from(
 states = st.sampled_from(["running", "unfinished", "stopped", "finished", "undone", "unreadable"])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(events, st.dictionaries(names, json_values, max_size=6)), max_size=8), states)
 def test_lines_of_any_shape_make_a_draft(lines: list[tuple[str, dict[str, Any]]], state: str) -> None:
     text = "".join(json.dumps({**fields, "v": 1, "event": event}) + "\n" for event, fields in lines)
