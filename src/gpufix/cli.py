@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpufix import continue_command, run_command, runbook_command, runs_command, workflow
+from gpufix import continue_command, report_command, run_command, runbook_command, runs_command, workflow
 from gpufix.core.answers import NO_NAMES
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.session import Reading, Session, read_runbooks
@@ -89,6 +89,9 @@ def build_parser() -> argparse.ArgumentParser:
     runbook.add_argument("node", metavar="NODE", nargs="?", help="for what is wrong with it (default: in general)")
     _access(runbook)
     runbook_command.add_options(runbook)
+
+    report = commands.add_parser("report", help="a postmortem draft of a run, from its journal; reads nothing else")
+    report_command.add_options(report)
 
     for command in (diagnose, recover, plan, answers, resume, undo, runbook):
         command.add_argument("--runbooks", metavar="DIR", type=Path, help="runbooks of your own instead of gpufix's")
@@ -187,6 +190,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return _run_lab(arguments)
     if arguments.command == "runs":
         return runs_command.run(arguments)
+    if arguments.command == "report":
+        return report_command.run(arguments)
     if arguments.command == "show":
         return run_command.show(arguments)
     if arguments.command == "answers":

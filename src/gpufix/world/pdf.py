@@ -7,17 +7,16 @@ from typing import Any
 
 from gpufix.errors import GpufixError
 
-MARK = "gpufix-runbook"
-"""A comment at the end of each PDF: it tells a document of gpufix from another file."""
-
 
 def check_pdf() -> None:
     """Raises GpufixError (status 2) where PDF cannot be made here."""
     _weasyprint()
 
 
-def make_pdf(html: str, paper: str) -> bytes:
+def make_pdf(html: str, paper: str, mark: str) -> bytes:
     """``html``, which stands alone, as a PDF with bookmarks. ``paper`` is A4 or Letter.
+
+    ``mark`` is a comment at its end, which tells a document of gpufix from another file.
 
     Raises GpufixError (status 2) where WeasyPrint is not there.
     """
@@ -27,7 +26,7 @@ def make_pdf(html: str, paper: str) -> bytes:
     size = weasyprint.CSS(string=f"@page {{ size: {paper} }}")
     document = weasyprint.HTML(string=html, url_fetcher=_fetch_nothing)
     made: bytes = document.write_pdf(stylesheets=[size], pdf_tags=True)
-    return made.rstrip(b"\n") + f"\n%{MARK}\n".encode()
+    return made.rstrip(b"\n") + f"\n%{mark}\n".encode()
 
 
 def _weasyprint() -> Any:

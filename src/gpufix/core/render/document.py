@@ -236,6 +236,11 @@ class Document:
     """By shell: admin, node."""
     steps: tuple[StepPage, ...] = ()
 
+    @property
+    def footer(self) -> str:
+        """Stands on every page of a PDF."""
+        return f"gpufix {self.gpufix} \u00b7 {self.runbook} {self.digest[:12]} \u00b7 {self.made_at}"
+
 
 def build_document(book: Runbook, making: Making, case: Case | None = None) -> Document:
     """The document of ``book``: for the node of ``case``, or the general procedure."""
@@ -473,17 +478,7 @@ def _incident(case: Case) -> Incident:
     facts, diagnosis = case.facts, case.diagnosis
     verdicts: Verdicts = judge(facts, diagnosis)
     cause = diagnosis.root_cause
-    chain = tuple(
-        CauseLink(
-            number,
-            shown(link.title),
-            str(link.status),
-            shown(link.detail),
-            _proofs(link.evidence[:_MOST]),
-            max(0, len(link.evidence) - _MOST),
-        )
-        for number, link in enumerate(diagnosis.chain, 1)
-    )
+    chain = chain_of(diagnosis)
     holders = facts.gpu_holders.value
     return Incident(
         as_of=f"{diagnosis.as_of:%Y-%m-%d %H:%M:%S} UTC" if diagnosis.as_of else "",
@@ -493,7 +488,7 @@ def _incident(case: Case) -> Incident:
         since=ago(diagnosis.down_since, diagnosis.as_of),
         chain=chain,
         figure=chain_figure([(link.title, link.status) for link in chain]),
-        put_aside=tuple(PutAside(one.id, str(one.status), shown(one.by)) for one in diagnosis.alternatives),
+        put_aside=put_aside_of(diagnosis),
         vms=tuple(_vms(diagnosis)),
         warnings=tuple(shown(text) for text in diagnosis.warnings),
         unread=tuple(Proof(shown(what), shown(why)) for what, why in sorted(diagnosis.unread.items())),
@@ -507,6 +502,25 @@ def _incident(case: Case) -> Incident:
         if holders is None
         else tuple(shown(f"{one.command} (pid {one.pid}, {one.kind})") for one in holders),
     )
+
+
+def chain_of(diagnosis: Diagnosis) -> tuple[CauseLink, ...]:
+    """From cause to effect."""
+    return tuple(
+        CauseLink(
+            number,
+            shown(link.title),
+            str(link.status),
+            shown(link.detail),
+            _proofs(link.evidence[:_MOST]),
+            max(0, len(link.evidence) - _MOST),
+        )
+        for number, link in enumerate(diagnosis.chain, 1)
+    )
+
+
+def put_aside_of(diagnosis: Diagnosis) -> tuple[PutAside, ...]:
+    return tuple(PutAside(one.id, str(one.status), shown(one.by)) for one in diagnosis.alternatives)
 
 
 _MOST = 4

@@ -55,7 +55,7 @@ def render(name: str, own: Templates, theirs: Templates, context: Mapping[str, A
         raise GpufixError(f"{_place(error, files, name)}: {words}", _HINT) from None
 
 
-_HINT = "mend the template; docs/runbook-document.md says what it gets"
+_HINT = "mend the template; docs/runbook-document.md and docs/report.md say what it gets"
 
 
 def _place(error: BaseException, files: Mapping[str, str], name: str) -> str:
