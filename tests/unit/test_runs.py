@@ -218,9 +218,14 @@ def playbook_that_runs(folder: Path, path: Path) -> subprocess.Popen[bytes]:
     """A stand-in of ansible-playbook by name, as ansible-runner starts it for ``folder``; on its input it waits."""
     command = path / "bin" / "ansible-playbook"
     command.parent.mkdir(exist_ok=True)
-    command.write_text("input()\n")
+    command.write_text("print(flush=True)\ninput()\n")
     environment = {**os.environ, "AWX_ISOLATED_DATA_DIR": str(folder / "artifacts" / "1")}
-    return subprocess.Popen([sys.executable, str(command), "x.yml"], stdin=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(
+        [sys.executable, str(command), "x.yml"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    )
+    assert process.stdout
+    process.stdout.readline()  # Popen returns while execve(2) is at work, when /proc has no environment of it yet
+    return process
 
 
 def test_a_playbook_that_outlived_its_gpufix_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
