@@ -8,15 +8,18 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from gettext import NullTranslations
 from pathlib import Path
 
 from gpufix import continue_command, report_command, run_command, runbook_command, runs_command, workflow
 from gpufix.core.answers import NO_NAMES
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import LANGUAGES, speaking
 from gpufix.session import Reading, Session, read_runbooks
 from gpufix.text import did_you_mean, safe
 from gpufix.ui import TerminalUi, style_for
 from gpufix.world import prompts
+from gpufix.world.catalogs import catalog, wanted
 from gpufix.world.cluster import ClusterAccess
 from gpufix.world.playbooks import Access
 from gpufix.world.runs import sweep
@@ -100,6 +103,8 @@ def build_parser() -> argparse.ArgumentParser:
     _node(capture)
     _access(capture)
     capture.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="a new folder")
+    for command in (diagnose, recover, plan, show, resume, undo, runbook, report):
+        _lang(command)
     _lab(commands.add_parser("lab", help="practise on a small model of the incident: no cluster, no root, no network"))
     return parser
 
@@ -109,6 +114,7 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     recover = commands.add_parser("recover", help="start the lab, walk its node back to life, stop it")
     recover.add_argument("node", metavar="NODE", nargs="?", help="default: the scenario's node")
     run_command.add_recover_options(recover)
+    _lang(recover)
     up = commands.add_parser("up", help="start a lab that stays")
     serve = commands.add_parser("serve", help="be that lab, in the foreground")
     for command in (recover, up, serve):
@@ -143,6 +149,10 @@ def _node(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", metavar="NODE", help="the node's name in Kubernetes")
 
 
+def _lang(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--lang", choices=LANGUAGES, help="the language for people (default: the locale's)")
+
+
 def _access(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="the node's name in the inventory, where it is another one")
     parser.add_argument(
@@ -158,7 +168,9 @@ def _access(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run gpufix. Returns the exit status; never raises for bad input."""
     try:
-        return int(_run(build_parser().parse_args(argv)))
+        arguments = build_parser().parse_args(argv)
+        with speaking(_catalog(arguments)):
+            return int(_run(arguments))
     except GpufixError as error:
         _complain(error)
         return int(error.exit_status)
@@ -177,6 +189,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             "  This is a defect of gpufix. GPUFIX_DEBUG=1 shows where; the run's journal holds what was done.\n"
         )
         return int(ExitStatus.INTERNAL)
+
+
+def _catalog(arguments: argparse.Namespace) -> NullTranslations | None:
+    """The person's; what programs read is in English."""
+    if "json" in (getattr(arguments, "output", ""), getattr(arguments, "format", "")):
+        return None
+    return catalog(getattr(arguments, "lang", None) or wanted(os.environ))
 
 
 def _complain(error: GpufixError) -> None:
