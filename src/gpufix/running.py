@@ -254,7 +254,8 @@ def require_same_node(run: Run, reading: Reading, session: Session) -> None:
                 now=node.uid,
             ),
             t(
-                "point --kubeconfig and --context at the cluster of the run; a node that was made anew is recovered anew"
+                "point --kubeconfig and --context at the cluster of the run; "
+                "a node that was made anew is recovered anew"
             ),
             ExitStatus.BLOCKED,
         )
