@@ -17,7 +17,7 @@ from gpufix.core.conditions import Verdict, World, evaluate, findings_of
 from gpufix.core.invariants import Action
 from gpufix.core.plan import Decision, Plan
 from gpufix.core.plan_data import Given
-from gpufix.core.render.run_text import stopped_lines
+from gpufix.core.render.run_text import standing_lines, stopped_lines
 from gpufix.core.render.terminal import diagnosis_lines
 from gpufix.core.run_history import steps_of as steps_on_record
 from gpufix.core.run_history import stopped_at, unsettled
@@ -110,6 +110,7 @@ def _take_up_undo(
     """An undo that cannot be brought to its end must not keep the node from being recovered: it can be closed."""
     ui = session.ui
     ui.say(["", *ui.style.wrap(f"The run {safe(run.id)} was undoing {safe(run.of)} and stopped half-way.")])
+    ui.say(standing_lines(reading.facts, ui.style))
     if not request.attended:
         raise GpufixError(
             f"the last run of {session.node}, {run.id}, is an undo that stopped half-way",
@@ -173,6 +174,7 @@ class _TakenUp:
         reading, settled = self._settle(reading, book, values, findings)
         found = [(one.step, one.outcome, one.text) for one in settled]
         session.ui.say(["", *stopped_lines(self.run.id, self.run.history, found, style)])
+        session.ui.say(standing_lines(reading.facts, style))
         plan = planning.decide(book, session.node, reading, values)
         problem = self.run.history.damage or problem or _why_not_answers(book, given)
         course = Course(book, plan, given, findings, reading.diagnosis.down_since, goes_on=self.run, settled=settled)

@@ -20,6 +20,8 @@ from gpufix.core.answers import load_answers
 from gpufix.core.answers_format import sample
 from gpufix.core.fold import PlayResult, Trouble
 from gpufix.core.plan_data import Given
+from gpufix.core.render.run_text import standing_lines
+from gpufix.core.render.terminal import Style
 from gpufix.core.run_history import read_history, steps_of
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import Facts, Observation
@@ -280,6 +282,55 @@ def test_a_kubelet_that_was_started_gets_its_time(monkeypatch: pytest.MonkeyPatc
     one.meanwhile = slowly
     assert resume(one).status is ExitStatus.OK
     assert one.applied.count("restart-kubelet") == 1, "it came up, so it is not started once more"
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        (
+            {"kubelet": "inactive"},
+            (
+                "The kubelet is held: stopped (kubelet), and the node stays dead until it is started.",
+                "Swap is on (/swapfile): a kubelet that is started now dies of it.",
+                "Swap comes back at boot: fstab:",
+            ),
+        ),
+        (
+            {"kubelet": "inactive", "swap": False, "fstab": False},
+            ("The kubelet is held", "Swap is off.", "Swap does not come back at boot"),
+        ),
+        ({"kubelet": "auto-restart"}, ("systemd starts it again and again", "Swap is on", "Swap comes back at boot")),
+        ({"kubelet": "active", "swap": False}, ("The kubelet runs", "Swap is off.", "Swap comes back at boot")),
+    ],
+)
+def test_what_a_step_left_half_done_is_told(
+    monkeypatch: pytest.MonkeyPatch, left: dict[str, Any], told: tuple[str, ...]
+) -> None:
+    one = killed(monkeypatch, "intent", "disable-swap")
+    one.world = one.world._replace(**left)
+    one.ui.choose = choose(**{"The run": "quit"})
+    one.ui.said.clear()
+    assert resume(one).status is ExitStatus.DECLINED
+    said = " ".join(one.ui.text.partition("What stands there now")[2].split())
+    for sentence in told:
+        assert sentence in said
+
+
+def test_a_stopped_undo_says_what_stands_too() -> None:
+    one = stopped_undo()
+    one.ui.said.clear()
+    one.ui.choose = choose(**{"The run": "quit"})
+    resume(one)
+    assert "Swap is on (/swapfile)" in one.ui.text
+
+
+def test_what_stands_and_cannot_be_read_is_called_unknown() -> None:
+    nothing = replace(
+        session(INCIDENT).facts(), unit=Observation.missing("no systemctl"), swaps=Observation.missing("no /proc"),
+        fstab_swap=Observation.missing("no fstab"), swap_services=Observation.missing("no services"),
+    )  # fmt: skip
+    _, *lines = standing_lines(nothing, Style(width=200))
+    assert all("is not known" in line for line in lines) and len(lines) == 3
 
 
 # --- what a person may choose ----------------------------------------------------------------------------------------
