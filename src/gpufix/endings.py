@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gpufix.core.plan import target_of
 from gpufix.core.runbook import Runbook
 from gpufix.core.verdict import Health, Verdicts, VmHealth
@@ -24,19 +26,49 @@ _STATUS_OF = {
 
 
 def ending_of_undo(
-    session: Session, walker: Walker, book: Runbook, last: StepResult, verdicts: Verdicts
+    session: Session,
+    walker: Walker,
+    book: Runbook,
+    last: StepResult,
+    verdicts: Verdicts,
+    run: str,
+    stays: Mapping[str, str],
 ) -> tuple[ExitStatus, str]:
-    """The status of an undo and the line that says how it ended."""
+    """The status of an undo and the line that says how it ended. ``stays``: what of ``run`` is not undone."""
+    stands = _what_stands(session, walker)
     if not last.outcome.goes_on:
-        return _STATUS_OF[last.outcome], f"Not undone: {last.step}: {last.text.rstrip('.')}. {_way_on(session, walker)}"
+        told = [f"Not undone: {last.step}: {last.text.rstrip('.')}.", _way_on(session, walker)]
+        begun = {result.step for result in walker.results}
+        if last.outcome is Outcome.FAILED and any(step.id not in begun for step in book.steps):
+            told.append(f"The others can be undone one by one: gpufix undo {run} --step STEP.")
+        return _STATUS_OF[last.outcome], _sentences(*told, stands)
     done = [result.step for result in walker.results if result.outcome in (Outcome.DONE, Outcome.NOOP)]
     skipped = [result.step for result in walker.results if result.outcome is Outcome.SKIPPED]
+    health = f"{session.node} is {verdicts.node.health} now."
+    left = f"Not undone, and stays as it is: {', '.join(stays)}." if stays else ""
     if skipped:
-        return (
-            ExitStatus.DECLINED,
-            f"Undone but for {', '.join(skipped)}, as asked. {session.node} is {verdicts.node.health}.",
-        )
-    return ExitStatus.OK, f"Undone: {', '.join(done)}. {session.node} is {verdicts.node.health} now."
+        return ExitStatus.DECLINED, _sentences(f"Undone but for {', '.join(skipped)}, as asked.", left, health, stands)
+    return ExitStatus.OK, _sentences(f"Undone: {', '.join(done)}.", left, health, stands)
+
+
+def _sentences(*sentences: str) -> str:
+    return " ".join(one for one in sentences if one)
+
+
+def _what_stands(session: Session, walker: Walker) -> str:
+    """Whether the node is dead, or dies at its next start, with what the undo left; empty where neither is so."""
+    facts, node, way = walker.latest.facts, session.node, session.words("recover")
+    unit = facts.unit.value
+    swap = bool(facts.swaps.value) and facts.swap_allowed.value is not True
+    if unit is None:
+        return f"Whether the kubelet runs is not known: {facts.unit.unknown}."
+    if unit.will_start_by_itself:
+        return f"The kubelet dies of swap again and again: {node} is dead until {way} mends it." if swap else ""
+    if unit.running:
+        return f"Swap is on, so {node} is dead again from the kubelet's next start on, a reboot too." if swap else ""
+    if swap:
+        return f"The kubelet is stopped and swap is on: {node} is dead until {way} mends it."
+    return f"The kubelet is stopped: {node} is dead until {way} starts it in the right order."
 
 
 def _way_on(session: Session, walker: Walker) -> str:

@@ -17,7 +17,7 @@ from gpufix.core.conditions import Verdict, World, evaluate, findings_of
 from gpufix.core.invariants import Action
 from gpufix.core.plan import Decision, Plan
 from gpufix.core.plan_data import Given
-from gpufix.core.render.run_text import stopped_lines
+from gpufix.core.render.run_text import standing_lines, stopped_lines
 from gpufix.core.render.terminal import diagnosis_lines
 from gpufix.core.run_history import steps_of as steps_on_record
 from gpufix.core.run_history import stopped_at, unsettled
@@ -26,7 +26,7 @@ from gpufix.core.undo import parts_of
 from gpufix.core.verdict import judge
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import Status
-from gpufix.record import Listener
+from gpufix.record import Listener, Record
 from gpufix.running import (
     POLL_SECONDS,
     Course,
@@ -47,6 +47,7 @@ from gpufix.runs import Run, find_run, list_runs, require_own
 from gpufix.session import Hold, Reading, Session
 from gpufix.text import safe
 from gpufix.undoing import undo_run
+from gpufix.world.journal import Journal
 from gpufix.world.prompts import Interrupted, Option
 
 
@@ -109,6 +110,7 @@ def _take_up_undo(
     """An undo that cannot be brought to its end must not keep the node from being recovered: it can be closed."""
     ui = session.ui
     ui.say(["", *ui.style.wrap(f"The run {safe(run.id)} was undoing {safe(run.of)} and stopped half-way.")])
+    ui.say(standing_lines(reading.facts, ui.style))
     if not request.attended:
         raise GpufixError(
             f"the last run of {session.node}, {run.id}, is an undo that stopped half-way",
@@ -172,14 +174,14 @@ class _TakenUp:
         reading, settled = self._settle(reading, book, values, findings)
         found = [(one.step, one.outcome, one.text) for one in settled]
         session.ui.say(["", *stopped_lines(self.run.id, self.run.history, found, style)])
+        session.ui.say(standing_lines(reading.facts, style))
         plan = planning.decide(book, session.node, reading, values)
         problem = self.run.history.damage or problem or _why_not_answers(book, given)
-        problem = problem or _why_not_on(book, plan, reading, self._stands_at(settled))
         course = Course(book, plan, given, findings, reading.diagnosis.down_since, goes_on=self.run, settled=settled)
         while True:
-            choice = self._choose(reading, course, problem)
+            choice = self._choose(course, problem or _why_not_on(book, course.plan, reading, self._stands_at(course)))
             if choice == "done":
-                course = self._mark_done(course)
+                course, reading = self._mark_done(course, reading)
                 continue
             return self._carry_out(choice, course, reading)
 
@@ -188,7 +190,7 @@ class _TakenUp:
         if choice == "quit":
             return simply(session, reading, ExitStatus.DECLINED, "Left as it is. Nothing was changed.")
         if choice == "undo":
-            return undo_run(session, request, self.run, "", reading, self.hold, self.listeners)
+            return undo_run(session, request, _run_of(course), "", reading, self.hold, self.listeners)
         if choice in ("close", "new"):
             closed = close_run(session, request, course, self.hold, self.listeners, reading)
             return None if choice == "new" else closed
@@ -235,10 +237,10 @@ class _TakenUp:
                 )
         return given
 
-    def _stands_at(self, settled: Sequence[Settled]) -> str:
+    def _stands_at(self, course: Course) -> str:
         """The step at which it stopped and that was not found done since; empty where there is none."""
-        at = stopped_at(self.run.history)
-        done = {one.step for one in settled if one.outcome == "done"}
+        at = stopped_at(_run_of(course).history)
+        done = {one.step for one in course.settled if one.outcome == "done"}
         return at.step if at is not None and at.step not in done else ""
 
     # --- looking ---
@@ -273,7 +275,7 @@ class _TakenUp:
 
     # --- asking ---
 
-    def _choose(self, reading: Reading, course: Course, problem: str) -> str:
+    def _choose(self, course: Course, problem: str) -> str:
         if not self.request.attended:
             if problem:
                 raise GpufixError(
@@ -282,13 +284,13 @@ class _TakenUp:
                     ExitStatus.BLOCKED,
                 )
             return "on"
-        ui, at = self.session.ui, self._stands_at(course.settled)
+        ui, at = self.session.ui, self._stands_at(course)
         if problem:
             ui.say(ui.style.wrap(f"It cannot be gone on with: {safe(problem)}.", 2, 4))
         options = [] if problem else [Option("on", f"go on: {at}, and the rest" if at else "go on with the rest")]
         if at and not problem and any(step.id == at for step in course.book.steps):
             options.append(Option("done", f"mark {at} done by hand (only if it shows)"))
-        undoable = any(not part.left for part in parts_of(self.run.history, self.run.node_uid))
+        undoable = any(not part.left for part in parts_of(_run_of(course).history, self.run.node_uid))
         if undoable and not self.run.history.damage:
             options.append(Option("undo", "undo what it changed, the newest step first"))
         options.append(Option("close", "close it: what it did stays as it is"))
@@ -297,21 +299,32 @@ class _TakenUp:
         options.append(Option("quit", "quit, and decide later"))
         return ui.ask_choice(f"The run {self.run.id}:", options, options[0].value)
 
-    def _mark_done(self, course: Course) -> Course:
-        """Done by hand: believed only where it shows."""
-        at, ui = self._stands_at(course.settled), self.session.ui
+    def _mark_done(self, course: Course, reading: Reading) -> tuple[Course, Reading]:
+        """Done by hand: believed only where it shows, and then on record at once, whatever is chosen next."""
+        session, ui, at = self.session, self.session.ui, self._stands_at(course)
         step = next(step for step in course.book.steps if step.id == at)
-        fresh = self.session.read()
+        fresh = session.read()
         verdict = evaluate(step.done_when, World(fresh.facts, course.plan.answers, course.findings))
         if not verdict.holds:
             told = "; ".join(leaf.text for leaf in verdict.open_parts())
             ui.say(ui.style.wrap(f"{at} is not done: {safe(told)}. Nothing was marked.", 2, 4))
-            return course
+            return course, reading
         told = f"marked done by hand by {self.request.who}; {held_words(verdict)}"
-        marked = replace(settled_by(at, verdict), text=told)
-        ui.say(ui.style.wrap(f"{at}: {safe(marked.text)}", 2, 4))
+        run = _run_of(course)
+        journal = Journal.reopen(run.folder, run.history.seq)
+        try:
+            Record(journal, *self.listeners).write("settled", step=at, outcome="done", text=told, by_hand=True)
+        finally:
+            journal.close()
+        ui.say(ui.style.wrap(f"{at}: {safe(told)}", 2, 4))
         others = tuple(one for one in course.settled if one.step != at)
-        return replace(course, settled=(*others, marked))
+        plan = planning.decide(course.book, session.node, fresh, course.plan.answers)
+        return replace(course, plan=plan, goes_on=find_run(session.state, run.id), settled=others), fresh
+
+
+def _run_of(course: Course) -> Run:
+    assert course.goes_on is not None
+    return course.goes_on
 
 
 def _is_up(reading: Reading) -> bool:

@@ -100,6 +100,8 @@ class Course:
     undoes: str = ""
     only: str = ""
     settled: tuple[Settled, ...] = ()
+    stays: Mapping[str, str] = field(default_factory=dict)
+    """Of an undo: each step of the run that is not undone, and why."""
 
     @property
     def kind(self) -> str:
@@ -387,9 +389,13 @@ class _Walk:
     def _judge(self, walker: Walker, last: StepResult, approver: Remembering, run: str) -> Result:
         session, style, book = self.session, self.session.ui.style, self.course.book
         verdicts = judge(walker.latest.facts, walker.latest.diagnosis, reached(walker))
-        end = ending_of_undo if self.course.undoes else ending
-        status, line = end(session, walker, book, last, verdicts)
+        if self.course.undoes:
+            status, line = ending_of_undo(session, walker, book, last, verdicts, self.course.undoes, self.course.stays)
+        else:
+            status, line = ending(session, walker, book, last, verdicts)
         lines = ["", style.paint("What was done", "bold"), *summary(walker, book)]
+        for step, why in self.course.stays.items():
+            lines += style.wrap(f"{safe(step):<18} stays as it is: {safe(why)}", 2, 4)
         lines += ["", *verdict_lines(verdicts, style)]
         colour = "green" if status is ExitStatus.OK else "red"
         lines += ["", *(style.paint(one, colour, "bold") for one in style.wrap(safe(line))), f"Journal: {run}"]

@@ -86,7 +86,10 @@ def undo_run(
     # swap that is on again is what this walk is for, so a kubelet that dies of it is no surprise
     findings = {**findings_of(reading.diagnosis), "swap-on": str(Status.CONFIRMED)}
     settled = _settled(goes_on, book, World(reading.facts, plan.answers, findings)) if goes_on is not None else ()
-    course = Course(book, plan, given, findings, goes_on=goes_on, undoes=run.id, only=only, settled=settled)
+    course = Course(
+        book, plan, given, findings, goes_on=goes_on, undoes=run.id, only=only, settled=settled,
+        stays={part.step: part.left for part in left},
+    )  # fmt: skip
     return walk_course(session, request, course, hold, listeners, reading)
 
 

@@ -75,9 +75,40 @@ class Part:
 def parts_of(history: History, node_uid: str, label: str | None = None) -> tuple[Part, ...]:
     """The steps of a run that acted, the newest first. ``node_uid``: of the node as it is now, and ``label``: what its
     workload label says now, ``ABSENT`` where it has none; None where that was not read."""
-    names = dict.fromkeys(str(line.get("step")) for line in history.all("intent"))
+    steps = [str(line.get("step")) for line in history.lines if line["event"] == "intent" or _is_by_hand(line)]
     target = _target(history)
-    return tuple(_part(history.all("intent", name), name, node_uid, target, label) for name in reversed(names))
+    parts = []
+    for name in reversed(dict.fromkeys(steps)):
+        intents = _own_intents(history, name)
+        parts.append(_part(intents, name, node_uid, target, label) if intents else Part(name, "", {}, BY_HAND))
+    return tuple(parts)
+
+
+BY_HAND = "it was done by hand, and what is there is not gpufix's to take back"
+
+
+def _is_by_hand(line: Line) -> bool:
+    return line["event"] == "settled" and line.get("by_hand") is True
+
+
+def _own_intents(history: History, name: str) -> list[Line]:
+    """The attempts at step ``name`` whose effect is gpufix's own.
+
+    What came before a person said that it is done by hand counts only where the step had been applied as a whole: of
+    one that failed, or died half-way, the journal does not say which of the two did what.
+    """
+    own: list[Line] = []
+    applied = False
+    for line in history.lines:
+        if line.get("step") != name:
+            continue
+        if line["event"] == "intent":
+            own.append(line)
+        elif line["event"] == "applied":
+            applied = line.get("ok") is True
+        elif _is_by_hand(line) and not applied:
+            own.clear()
+    return own
 
 
 def _target(history: History) -> str:
