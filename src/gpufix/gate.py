@@ -147,7 +147,8 @@ class Gate:
 def _words(value: Any) -> str:
     """Undo material for a person: ``key=value, ...`` and no brackets."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={t('(absent)') if part is None else part}" for key, part in value.items())
+        absent = t("(absent)")
+        return ", ".join(f"{key}={absent if part is None else part}" for key, part in value.items())
     if isinstance(value, (list, tuple)):
         return "; ".join(_words(part) for part in value)
     return str(value)

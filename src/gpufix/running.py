@@ -101,6 +101,8 @@ class Course:
     undoes: str = ""
     only: str = ""
     settled: tuple[Settled, ...] = ()
+    stays: Mapping[str, str] = field(default_factory=dict)
+    """Of an undo: each step of the run that is not undone, and why."""
 
     @property
     def kind(self) -> str:
@@ -237,7 +239,7 @@ def checked(
         line = t("Without a person it stops before its first change: {consents}.", consents="; ".join(shut))
         status = gaps.status if request.check else status  # --check ends as the run itself would
     return Result(
-        session.node, status, f"{line} {t('Nothing was changed.')}", tuple(plan_data_lines(made, session.ui.style)),
+        session.node, status, line + " " + t("Nothing was changed."), tuple(plan_data_lines(made, session.ui.style)),
         runbook=plan.runbook.id, answers=given, verdicts=verdicts, diagnosis=reading.diagnosis, made=made,
     )  # fmt: skip
 
@@ -406,9 +408,13 @@ class _Walk:
     def _judge(self, walker: Walker, last: StepResult, approver: Remembering, run: str) -> Result:
         session, style, book = self.session, self.session.ui.style, self.course.book
         verdicts = judge(walker.latest.facts, walker.latest.diagnosis, reached(walker))
-        end = ending_of_undo if self.course.undoes else ending
-        status, line = end(session, walker, book, last, verdicts)
+        if self.course.undoes:
+            status, line = ending_of_undo(session, walker, book, last, verdicts, self.course.undoes, self.course.stays)
+        else:
+            status, line = ending(session, walker, book, last, verdicts)
         lines = ["", style.paint(t("What was done"), "bold"), *summary(walker, book)]
+        for step, why in self.course.stays.items():
+            lines += style.wrap(f"{safe(step):<18} " + t("stays as it is: {why}", why=safe(why)), 2, 4)
         lines += ["", *verdict_lines(verdicts, style)]
         colour = "green" if status is ExitStatus.OK else "red"
         lines += [

@@ -1,14 +1,16 @@
-"""A run's journal as an operator reads it, and as plain data. Pure."""
+"""A run's journal as an operator reads it, and as plain data; and what stands on a node where one stopped. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from gpufix.core.invariants import boot_sources
 from gpufix.core.render.terminal import Style
 from gpufix.core.render.words import word
 from gpufix.core.run_history import History, steps_of, unsettled
 from gpufix.language import mark, t
+from gpufix.model import Facts
 from gpufix.text import clipped, columns, padded, redact_all, safe
 
 _COLOUR = {
@@ -138,3 +140,47 @@ def stopped_lines(id: str, history: History, settled: Sequence[tuple[str, str, s
         outcome, text = found.get(step.step, (step.outcome, step.text))
         lines += style.wrap(f"{safe(step.step):<18} {style.paint(safe(word(outcome)), 'bold')}: {safe(text)}", 2, 4)
     return lines
+
+
+def standing_lines(facts: Facts, style: Style) -> list[str]:
+    """What the node is left as, whatever the journal says: its kubelet, and swap now and at the next boot."""
+    lines = [style.paint(t("What stands there now"), "bold")]
+    for sentence in (_kubelet_sentence(facts), _swap_sentence(facts), _boot_sentence(facts)):
+        lines += style.wrap(safe(sentence), 2, 4)
+    return lines
+
+
+def _kubelet_sentence(facts: Facts) -> str:
+    unit = facts.unit.value
+    if unit is None:
+        return t("Whether the kubelet runs is not known: {why}.", why=facts.unit.unknown)
+    if unit.running:
+        return t("The kubelet runs ({unit}).", unit=unit.name)
+    if unit.will_start_by_itself:
+        return t("The kubelet is down, and systemd starts it again and again ({unit}).", unit=unit.name)
+    if unit.load_state == "masked":
+        return t(
+            "The kubelet is stopped and masked ({unit}): the node stays dead until it is unmasked and started.",
+            unit=unit.name,
+        )
+    return t("The kubelet is held: stopped ({unit}), and the node stays dead until it is started.", unit=unit.name)
+
+
+def _swap_sentence(facts: Facts) -> str:
+    if facts.swaps.value is None:
+        return t("Whether swap is on is not known: {why}.", why=facts.swaps.unknown)
+    devices = ", ".join(device.path for device in facts.swaps.value)
+    if not devices:
+        return t("Swap is off.")
+    if facts.swap_allowed.value is True:
+        return t("Swap is on ({devices}), which this kubelet allows.", devices=devices)
+    return t("Swap is on ({devices}): a kubelet that is started now dies of it.", devices=devices)
+
+
+def _boot_sentence(facts: Facts) -> str:
+    sources = boot_sources(facts)
+    if sources.value:
+        return t("Swap comes back at boot: {sources}.", sources="; ".join(sources.value))
+    if not sources.known:
+        return t("Whether swap comes back at boot is not known: {why}.", why=sources.unknown)
+    return t("Swap does not come back at boot: no line of /etc/fstab, no unit and no service turns it on.")

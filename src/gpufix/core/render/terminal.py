@@ -178,7 +178,8 @@ def verdict_lines(verdicts: Verdicts, style: Style) -> list[str]:
     head = f"  {padded(of_node, width)}  {style.paint(word(node.health), colour, 'bold')}"
     lines = [style.paint(t("Verdicts"), "bold"), head]
     for check in node.open_checks:
-        lines += style.wrap(f"{t('not known') if check.holds is None else t('open')}: {safe(check.text)}", width + 4, 2)
+        state = t("not known") if check.holds is None else t("open")
+        lines += style.wrap(f"{state}: {safe(check.text)}", width + 4, 2)
     if node.health is Health.WELL:
         lines += style.wrap(safe("; ".join(check.text for check in node.checks)), width + 4)
     proof = {True: t("survives a reboot"), False: t("does not survive a reboot"), None: t("reboot not shown")}
@@ -305,7 +306,8 @@ def _one_line(before: str, after: str) -> str | None:
         return None
     if "\n" in before.strip() or "\n" in after.strip() or (old and new and old != new) or not (old or new):
         return None
-    return f"{old or new}: {was or t('(absent)')} -> {now or t('(absent)')}"
+    absent = t("(absent)")
+    return f"{old or new}: {was or absent} -> {now or absent}"
 
 
 def _text(value: Any) -> str:
