@@ -12,6 +12,8 @@ from typing import Any
 
 import wcwidth
 
+from gpufix.language import mark, t
+
 _BIDI = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
@@ -139,12 +141,12 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 def duration(delta: timedelta) -> str:
     """The two largest units: ``112 d 3 h``, ``4 min 10 s``, ``0 s``. Negative spans count as zero."""
     seconds = max(0, int(delta.total_seconds()))
-    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    units = ((mark("{n} d"), 86400), (mark("{n} h"), 3600), (mark("{n} min"), 60), (mark("{n} s"), 1))
     parts: list[str] = []
-    for name, size in units:
+    for words, size in units:
         amount, seconds = divmod(seconds, size)
-        if amount or (name == "s" and not parts):
-            parts.append(f"{amount} {name}")
+        if amount or (size == 1 and not parts):
+            parts.append(t(words, n=amount))
         if len(parts) == 2:
             break
     return " ".join(parts)
@@ -154,8 +156,10 @@ def ago(since: datetime | None, as_of: datetime | None) -> str:
     """``since 2026-08-12 04:11 UTC (112 d 4 h)``; empty when the start is not known."""
     if since is None:
         return ""
-    text = f"since {since.strftime('%Y-%m-%d %H:%M:%S')} UTC"
-    return f"{text} ({duration(as_of - since)})" if as_of is not None else text
+    at = f"{since:%Y-%m-%d %H:%M:%S}"
+    if as_of is None:
+        return t("since {at} UTC", at=at)
+    return t("since {at} UTC ({lasted})", at=at, lasted=duration(as_of - since))
 
 
 def size(kib: int) -> str:
@@ -169,4 +173,4 @@ def size(kib: int) -> str:
 
 def duration_s(seconds: float) -> str:
     """Seconds of work, for people: ``0.8 s``, ``41 s``, ``2 min 5 s``."""
-    return f"{seconds:.1f} s" if seconds < 10 else duration(timedelta(seconds=seconds))
+    return t("{n} s", n=f"{seconds:.1f}") if seconds < 10 else duration(timedelta(seconds=seconds))

@@ -5,9 +5,10 @@ A state is told by the shape of its box and by its word; colour only repeats it.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import wcwidth
 
 WIDTH = 400
 """Of the figure, in its own units: as wide as a phone, so that its letters stay readable there."""
@@ -50,7 +51,7 @@ def chain_figure(links: Sequence[tuple[str, str]]) -> Figure:
     boxes: list[Box] = []
     y = 4
     for number, (title, status) in enumerate(links, 1):
-        words = textwrap.wrap(f"{number}. {title}", _COLUMNS, max_lines=4, placeholder=" …") or [f"{number}."]
+        words = wcwidth.wrap(f"{number}. {title}", _COLUMNS, max_lines=4, placeholder=" …") or [f"{number}."]
         height = _LINE * (len(words) + 1) + 16
         lines = tuple(Text(y + 22 + _LINE * index, line) for index, line in enumerate(words, 1))
         left, right, middle = 4, WIDTH - 4, y + height // 2
