@@ -331,7 +331,8 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
             raise GpufixError(
                 t("a practice lab is up in {folder} already", folder=folder),
                 t(
-                    "gpufix lab down ends it; without --scenario and --pace, gpufix lab recover walks the one that is up"
+                    "gpufix lab down ends it; without --scenario and --pace, gpufix lab recover walks the one that is "
+                    "up"
                 ),
             )
         arguments.node = arguments.node or lab.require_up(folder)
@@ -343,8 +344,8 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
     _check_node_name(arguments.node)
     with lab.running(folder, scenario, arguments.pace or lab.PACE) as practice:
         ui = run_command.ui_for(arguments, attended)
-        title = safe(t("Practice lab, scenario {scenario}: {title}", scenario=scenario.id, title=scenario.title))
-        ui.say([*ui.style.wrap(ui.style.paint(title, "bold")), "", *ui.style.wrap(safe(scenario.summary), 2), ""])
+        title = safe(t("Practice lab, scenario {scenario}: {title}", scenario=scenario.id, title=t(scenario.title)))
+        ui.say([*ui.style.wrap(ui.style.paint(title, "bold")), "", *ui.style.wrap(safe(t(scenario.summary)), 2), ""])
         status = _walk_in_lab(arguments)
         ui.say(lab.epilogue(practice, status is ExitStatus.OK))
     return status

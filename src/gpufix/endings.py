@@ -49,8 +49,8 @@ def ending_of_undo(
     health = t("{node} is {health} now.", node=session.node, health=word(verdicts.node.health))
     left = t("Not undone, and stays as it is: {steps}.", steps=", ".join(stays)) if stays else ""
     if skipped:
-        told = t("Undone but for {steps}, as asked.", steps=", ".join(skipped))
-        return ExitStatus.DECLINED, _sentences(told, left, health, stands)
+        but = t("Undone but for {steps}, as asked.", steps=", ".join(skipped))
+        return ExitStatus.DECLINED, _sentences(but, left, health, stands)
     return ExitStatus.OK, _sentences(t("Undone: {steps}.", steps=", ".join(done)), left, health, stands)
 
 
@@ -90,11 +90,11 @@ def ending(
     if not last.outcome.goes_on:
         step = next((step for step in book.steps if step.id == last.step), None)
         hint = f"{step.if_late}." if step and step.if_late and last.outcome is Outcome.LATE else ""
-        told = t("Not recovered: {step}: {why}.", step=last.step, why=last.text.rstrip("."))
-        return _STATUS_OF[last.outcome], _sentences(told, hint, _held_note(session, walker))
+        line = t("Not recovered: {step}: {why}.", step=last.step, why=last.text.rstrip("."))
+        return _STATUS_OF[last.outcome], _sentences(line, hint, _held_note(session, walker))
     if verdicts.node.health is not Health.WELL:
-        told = t("Not recovered: {node} is {health}.", node=session.node, health=word(verdicts.node.health))
-        return ExitStatus.NOT_IN_TIME, told
+        line = t("Not recovered: {node} is {health}.", node=session.node, health=word(verdicts.node.health))
+        return ExitStatus.NOT_IN_TIME, line
     proof, vms = "", ""
     if not verdicts.node.reboot_proof:
         proof = t("Not shown to survive a reboot: {why}.", why=verdicts.node.reboot_text)

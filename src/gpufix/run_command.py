@@ -423,7 +423,7 @@ def show(arguments: argparse.Namespace) -> ExitStatus:
 
 
 def answers(arguments: argparse.Namespace) -> ExitStatus:
-    books = read_runbooks(arguments.runbooks)
+    books = read_runbooks(arguments.runbooks, as_written=True)  # the file is in English, whoever writes it
     named = arguments.runbook
     if named is None and len(books) > 1:
         raise GpufixError("which runbook?", "there is: " + ", ".join(book.id for book in books))

@@ -17,7 +17,7 @@ from gpufix.core.marks import MarkSignature, load_remediators
 from gpufix.core.observations import OBSERVATIONS
 from gpufix.core.parse import parse_snapshot
 from gpufix.core.render.terminal import Style
-from gpufix.core.runbook import Runbook, load_runbook
+from gpufix.core.runbook import Runbook, load_runbook, spoken
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.language import mark, t
 from gpufix.lock import Lock
@@ -101,8 +101,11 @@ def judge_snapshot(snapshot: Snapshot, signatures: Signatures) -> Reading:
     return Reading(snapshot, facts, diagnose(facts, signatures))
 
 
-def read_runbooks(folder: Path | None = None) -> list[Runbook]:
-    """All runbooks, gpufix's or those in ``folder``, checked. Raises GpufixError (status 2) naming file and line."""
+def read_runbooks(folder: Path | None = None, *, as_written: bool = False) -> list[Runbook]:
+    """All runbooks, gpufix's or those in ``folder``, checked. Raises GpufixError (status 2) naming file and line.
+
+    gpufix's speak the language of the person unless ``as_written``; those in ``folder`` are their owner's words.
+    """
     schema, playbooks = resources.runbook_schema(), resources.playbook_names()
     books = []
     for path in resources.runbook_paths(folder):
@@ -115,7 +118,8 @@ def read_runbooks(folder: Path | None = None) -> list[Runbook]:
             findings=ROOT_CAUSES,
             playbooks=playbooks,
         )
-        books.append(replace(book, digest=hashlib.sha256(text.encode()).hexdigest()))
+        book = replace(book, digest=hashlib.sha256(text.encode()).hexdigest())
+        books.append(book if as_written or folder is not None else spoken(book))
     return books
 
 

@@ -56,7 +56,7 @@ def _load(path: Path) -> Scenario:
 
 def list_lines() -> list[str]:
     width = max(len(one.id) for one in scenarios())
-    return [f"{one.id:<{width}}  {one.title}" for one in scenarios()]
+    return [f"{one.id:<{width}}  {t(one.title)}" for one in scenarios()]
 
 
 # --- in this process -------------------------------------------------------------------------------------------------
@@ -173,11 +173,11 @@ def _ways_in(folder: Path, node: str) -> list[str]:
 
 def down(folder: Path) -> list[str]:
     """End a lab that stays. One that is not up is no error; one that a running walk is made in is not ended."""
-    mark = read_mark(folder)
-    pid = mark.get("pid")
+    marked = read_mark(folder)
+    pid = marked.get("pid")
     if not is_up(folder) or not isinstance(pid, int):
         return [t("No practice lab is up in {folder}.", folder=folder)]
-    if not mark.get("stays"):
+    if not marked.get("stays"):
         raise GpufixError(
             f"the practice lab in {folder} belongs to a gpufix lab recover that runs (process {pid})",
             "it ends with that: quit at its gate, or Ctrl-C there",
@@ -193,10 +193,10 @@ def down(folder: Path) -> list[str]:
 
 def is_up(folder: Path) -> bool:
     """A lab of its own process answers. Its mark alone may be a dead one's, so it is asked."""
-    mark = read_mark(folder)
+    marked = read_mark(folder)
     try:
         token = (folder / "token").read_text(encoding="utf-8")
-        request = urllib.request.Request(f"{mark['url']}/readyz", headers={"Authorization": f"Bearer {token}"})
+        request = urllib.request.Request(f"{marked['url']}/readyz", headers={"Authorization": f"Bearer {token}"})
         with _OPENER.open(request, timeout=5) as answer:
             return bool(answer.status == 200)
     except (OSError, ValueError, KeyError, HTTPException):  # the last: something else has its port by now
@@ -222,8 +222,8 @@ def status_lines(folder: Path) -> list[str]:
     """What the lab is and how its node does, asked of the lab as anybody would."""
     if not is_up(folder):
         return [t("No practice lab is up in {folder}.", folder=folder)]
-    mark = read_mark(folder)
-    node, name = str(mark["node"]), str(mark["scenario"])
+    marked = read_mark(folder)
+    node, name = str(marked["node"]), str(marked["scenario"])
     labels = json.loads(_get(folder, f"/api/v1/nodes/{node}"))
     ready = next((one["status"] for one in labels["status"]["conditions"] if one["type"] == "Ready"), "?")
     unit = _run(folder, node, ["systemctl", "is-active", "kubelet"]).strip()
@@ -236,7 +236,7 @@ def status_lines(folder: Path) -> list[str]:
         state = t("{node}: Ready={ready}, kubelet {kubelet}, swap on", **states)
     else:
         state = t("{node}: Ready={ready}, kubelet {kubelet}, swap off", **states)
-    up = t("{scenario}, up as process {pid} at {url}", scenario=name, pid=mark["pid"], url=mark["url"])
+    up = t("{scenario}, up as process {pid} at {url}", scenario=name, pid=marked["pid"], url=marked["url"])
     rows = [
         (t("scenario"), up),
         (t("node"), state),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from html.parser import HTMLParser
 from typing import Any
 
 from gpufix.errors import GpufixError
@@ -24,9 +26,60 @@ def make_pdf(html: str, paper: str, mark: str) -> bytes:
     logging.getLogger("weasyprint").setLevel(logging.ERROR)  # what it skips of a style sheet is no operator's matter
     logging.getLogger("fontTools").setLevel(logging.ERROR)
     size = weasyprint.CSS(string=f"@page {{ size: {paper} }}")
-    document = weasyprint.HTML(string=html, url_fetcher=_fetch_nothing)
+    document = weasyprint.HTML(string=keep_words(html), url_fetcher=_fetch_nothing)
     made: bytes = document.write_pdf(stylesheets=[size], pdf_tags=True)
     return made.rstrip(b"\n") + f"\n%{mark}\n".encode()
+
+
+_HANGUL = re.compile(r"[\uac00-\ud7a3]")
+_WORD = re.compile(r"(?<!\S)(?=\S*[\uac00-\ud7a3])\S{2,30}(?!\S)")
+"""A longer one may be broken, lest it stands out of the page."""
+_AS_IT_IS = frozenset({"code", "pre", "samp", "script", "style", "svg", "title"})
+
+
+def keep_words(html: str) -> str:
+    """``html`` whose Korean words are not broken at the end of a line.
+
+    WeasyPrint has no ``word-break: keep-all``. Joiners between the syllables would do too, and then no reader could
+    search for a word.
+    """
+    if not _HANGUL.search(html):
+        return html
+    keeper = _WordKeeper()
+    keeper.feed(html)
+    keeper.close()
+    return "".join(keeper.out)
+
+
+class _WordKeeper(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=False)
+        self.out: list[str] = []
+        self.untouched = 0
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.out.append(self.get_starttag_text() or "")
+        self.untouched += tag in _AS_IT_IS
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self.out.append(self.get_starttag_text() or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.out.append(f"</{tag}>")
+        self.untouched -= tag in _AS_IT_IS
+
+    def handle_data(self, data: str) -> None:
+        kept = data if self.untouched else _WORD.sub(r'<span style="white-space: nowrap">\g<0></span>', data)
+        self.out.append(kept)
+
+    def handle_entityref(self, name: str) -> None:
+        self.out.append(f"&{name};")
+
+    def handle_charref(self, name: str) -> None:
+        self.out.append(f"&#{name};")
+
+    def handle_decl(self, decl: str) -> None:
+        self.out.append(f"<!{decl}>")
 
 
 def _weasyprint() -> Any:
