@@ -45,15 +45,20 @@ class Bracketing(gettext.NullTranslations):
             said += f"{{{place}}}" if place is not None else ""
         return said
 
+    def ngettext(self, one: str, many: str, n: int) -> str:
+        return self.gettext(one if n == 1 else many)
+
 
 COMMAND = re.compile(r"gpufix (?:recover|resume|undo|runs show|plan|answers)(?: [^\s⟦⟧;,)]+)*|ansible-playbook [^\n]*")
-LEFT = re.compile(r"[A-Za-z']{2,}[,;:]? [A-Za-z']{2,}")
+DATA = re.compile(r"/swapfile none swap sw|it broke half-way")
+"""A line of fstab, and what the model's playbook says when it breaks."""
+LEFT = re.compile(r"(?<![\w./-])[A-Za-z']{2,}[,;:]? [A-Za-z']{2,}(?![\w./=-])")
 
 
 def unmarked(text: str) -> list[str]:
     """Where two words in a row stand that no catalog was asked for."""
     outside, depth = "", 0
-    for char in COMMAND.sub("", text):
+    for char in DATA.sub("", COMMAND.sub("", text)):
         depth += {"⟦": 1, "⟧": -1}.get(char, 0)
         outside += char if depth == 0 and char != "⟧" else "|" if char == "⟦" else ""
     return LEFT.findall(outside)
