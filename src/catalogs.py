@@ -32,6 +32,7 @@ SENTENCES = {
     "alerts": {"needs"},
     "remediators": {"says"},
     "signatures": {"says"},
+    "scenarios": {"title", "summary"},
 }  # fmt: skip
 """Keys of runbooks and of the data files whose values are sentences for people, by the kind of file."""
 
@@ -80,6 +81,7 @@ def _messages() -> Iterator[tuple[str, str | tuple[str, ...]]]:
     data = PACKAGE / "data"
     files = [(path, SENTENCES["runbooks"]) for path in sorted((ROOT / "runbooks").glob("*.yml"))]
     files += [(data / f"{name}.yml", SENTENCES[name]) for name in ("alerts", "remediators", "signatures")]
+    files += [(path, SENTENCES["scenarios"]) for path in sorted((data / "scenarios").glob("*.yml"))]
     for path, keys in files:
         for sentence in _sentences(yaml.safe_load(path.read_text(encoding="utf-8")), keys):
             yield str(path.relative_to(ROOT)), sentence

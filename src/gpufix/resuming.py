@@ -17,16 +17,18 @@ from gpufix.core.conditions import Verdict, World, evaluate, findings_of
 from gpufix.core.invariants import Action
 from gpufix.core.plan import Decision, Plan
 from gpufix.core.plan_data import Given
-from gpufix.core.render.run_text import stopped_lines
+from gpufix.core.render.run_text import standing_lines, stopped_lines
 from gpufix.core.render.terminal import diagnosis_lines
+from gpufix.core.render.words import word
 from gpufix.core.run_history import steps_of as steps_on_record
 from gpufix.core.run_history import stopped_at, unsettled
 from gpufix.core.runbook import NEVER, UNDO, Runbook, RunbookStep
 from gpufix.core.undo import parts_of
 from gpufix.core.verdict import judge
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 from gpufix.model import Status
-from gpufix.record import Listener
+from gpufix.record import Listener, Record
 from gpufix.running import (
     POLL_SECONDS,
     Course,
@@ -47,6 +49,7 @@ from gpufix.runs import Run, find_run, list_runs, require_own
 from gpufix.session import Hold, Reading, Session
 from gpufix.text import safe
 from gpufix.undoing import undo_run
+from gpufix.world.journal import Journal
 from gpufix.world.prompts import Interrupted, Option
 
 
@@ -81,7 +84,7 @@ def take_up(
                 return _take_up_undo(session, request, run, reading, hold, listeners, anew)
             return _TakenUp(session, request, run, hold, tuple(listeners), anew).go(reading)
     except Interrupted:
-        return simply(session, reading, ExitStatus.INTERRUPTED, "Interrupted. Nothing was changed.")
+        return simply(session, reading, ExitStatus.INTERRUPTED, t("Interrupted. Nothing was changed."))
 
 
 def _still_open(session: Session, run: Run) -> Run:
@@ -91,8 +94,8 @@ def _still_open(session: Session, run: Run) -> Run:
     if fresh.is_open:
         return fresh
     raise GpufixError(
-        f"the run {run.id} is {fresh.state} by now: somebody else went on with it",
-        f"gpufix runs show {run.id}; nothing was changed",
+        t("the run {run} is {state} by now: somebody else went on with it", run=run.id, state=word(fresh.state)),
+        t("{command}; nothing was changed", command=f"gpufix runs show {run.id}"),
         ExitStatus.LOCKED,
     )
 
@@ -108,24 +111,26 @@ def _take_up_undo(
 ) -> Result | None:
     """An undo that cannot be brought to its end must not keep the node from being recovered: it can be closed."""
     ui = session.ui
-    ui.say(["", *ui.style.wrap(f"The run {safe(run.id)} was undoing {safe(run.of)} and stopped half-way.")])
+    told = t("The run {run} was undoing {other} and stopped half-way.", run=safe(run.id), other=safe(run.of))
+    ui.say(["", *ui.style.wrap(told)])
+    ui.say(standing_lines(reading.facts, ui.style))
     if not request.attended:
         raise GpufixError(
-            f"the last run of {session.node}, {run.id}, is an undo that stopped half-way",
-            f"finish or close it at a terminal: gpufix resume {run.id}",
+            t("the last run of {node}, {run}, is an undo that stopped half-way", node=session.node, run=run.id),
+            t("finish or close it at a terminal: {command}", command=f"gpufix resume {run.id}"),
             ExitStatus.BLOCKED,
         )
     of, problem = _undone_run(session, run)
     if problem:
-        ui.say(ui.style.wrap(f"It cannot be gone on with: {safe(problem)}.", 2, 4))
-    options = [] if problem else [Option("on", "go on with undoing it")]
-    options.append(Option("close", "close it: what it put back and what it did not stays as it is"))
+        ui.say(ui.style.wrap(t("It cannot be gone on with: {why}.", why=safe(problem)), 2, 4))
+    options = [] if problem else [Option("on", t("go on with undoing it"))]
+    options.append(Option("close", t("close it: what it put back and what it did not stays as it is")))
     if anew:
-        options.append(Option("new", "close it and begin a recovery"))
-    options.append(Option("quit", "quit, and decide later"))
-    choice = ui.ask_choice(f"The run {run.id}:", options, options[0].value)
+        options.append(Option("new", t("close it and begin a recovery")))
+    options.append(Option("quit", t("quit, and decide later")))
+    choice = ui.ask_choice(t("The run {run}:", run=run.id), options, options[0].value)
     if choice == "quit":
-        return simply(session, reading, ExitStatus.DECLINED, "Left as it is. Nothing was changed.")
+        return simply(session, reading, ExitStatus.DECLINED, t("Left as it is. Nothing was changed."))
     only = str(run.history.start.get("only") or "")
     if choice == "on" and of is not None:
         return undo_run(session, request, of, only, reading, hold, listeners, goes_on=run)
@@ -140,9 +145,9 @@ def _undone_run(session: Session, run: Run) -> tuple[Run | None, str]:
     """The run that ``run`` undoes, and why that cannot be gone on with."""
     of = next((one for one in list_runs(session.state, session.node) if one.id == run.of), None)
     if of is None:
-        return None, f"the run {run.of}, which it undoes, is gone"
+        return None, t("the run {run}, which it undoes, is gone", run=run.of)
     if of.node_uid != run.node_uid:
-        return of, f"the run {of.id}, which it undoes, was on another node of this name"
+        return of, t("the run {run}, which it undoes, was on another node of this name", run=of.id)
     return of, run.history.damage or of.history.damage
 
 
@@ -172,23 +177,23 @@ class _TakenUp:
         reading, settled = self._settle(reading, book, values, findings)
         found = [(one.step, one.outcome, one.text) for one in settled]
         session.ui.say(["", *stopped_lines(self.run.id, self.run.history, found, style)])
+        session.ui.say(standing_lines(reading.facts, style))
         plan = planning.decide(book, session.node, reading, values)
         problem = self.run.history.damage or problem or _why_not_answers(book, given)
-        problem = problem or _why_not_on(book, plan, reading, self._stands_at(settled))
         course = Course(book, plan, given, findings, reading.diagnosis.down_since, goes_on=self.run, settled=settled)
         while True:
-            choice = self._choose(reading, course, problem)
+            choice = self._choose(course, problem or _why_not_on(book, course.plan, reading, self._stands_at(course)))
             if choice == "done":
-                course = self._mark_done(course)
+                course, reading = self._mark_done(course, reading)
                 continue
             return self._carry_out(choice, course, reading)
 
     def _carry_out(self, choice: str, course: Course, reading: Reading) -> Result | None:
         session, request = self.session, self.request
         if choice == "quit":
-            return simply(session, reading, ExitStatus.DECLINED, "Left as it is. Nothing was changed.")
+            return simply(session, reading, ExitStatus.DECLINED, t("Left as it is. Nothing was changed."))
         if choice == "undo":
-            return undo_run(session, request, self.run, "", reading, self.hold, self.listeners)
+            return undo_run(session, request, _run_of(course), "", reading, self.hold, self.listeners)
         if choice in ("close", "new"):
             closed = close_run(session, request, course, self.hold, self.listeners, reading)
             return None if choice == "new" else closed
@@ -206,17 +211,28 @@ class _TakenUp:
         named_by += [str(request.plan["runbook"]["id"])] if request.plan is not None else []
         if strange := [name for name in named_by if name != start.get("runbook")]:
             raise GpufixError(
-                f"what was given is for the runbook {strange[0]}, but the run {self.run.id} is unfinished and is of "
-                f"{start.get('runbook')}",
-                f"go on with it ({self.session.words('resume')}) or undo it ({self.session.words('undo')}) first",
+                t(
+                    "what was given is for the runbook {other}, but the run {run} is unfinished and is of {runbook}",
+                    other=strange[0],
+                    run=self.run.id,
+                    runbook=start.get("runbook"),
+                ),
+                self._first(),
                 ExitStatus.BLOCKED,
             )
         found = next((book for book in self.request.books if book.id == start.get("runbook")), None)
         if found is None:
             named = safe(str(start.get("runbook")))
-            return _no_book(named), f"its runbook {named} is not here (--runbooks)"
+            return _no_book(named), t("its runbook {runbook} is not here (--runbooks)", runbook=named)
         changed = found.digest != start.get("runbook_digest")
-        return found, f"its runbook {found.id} was changed since it began" if changed else ""
+        return found, t("its runbook {runbook} was changed since it began", runbook=found.id) if changed else ""
+
+    def _first(self) -> str:
+        return t(
+            "go on with it ({resume}) or undo it ({undo}) first",
+            resume=self.session.words("resume"),
+            undo=self.session.words("undo"),
+        )
 
     def _given(self) -> dict[str, Given]:
         """The answers of the run. Raises GpufixError (status 4) where this command was given others."""
@@ -224,21 +240,27 @@ class _TakenUp:
         given = {}
         for name, one in recorded.items() if isinstance(recorded, Mapping) else ():
             value = str(one.get("value")) if isinstance(one, Mapping) else str(one)
-            given[str(name)] = Given(value, f"the run {self.run.id}")
+            given[str(name)] = Given(value, t("the run {run}", run=self.run.id))
         for name, other in self.request.given.items():
             if name in given and given[name].value != other.value:
                 raise GpufixError(
-                    f"{other.origin}: {name} is {other.value}, but the run {self.run.id} is unfinished and was begun "
-                    f"with {given[name].value}",
-                    f"go on with it ({self.session.words('resume')}) or undo it ({self.session.words('undo')}) first",
+                    t(
+                        "{origin}: {question} is {answer}, but the run {run} is unfinished and was begun with {other}",
+                        origin=other.origin,
+                        question=name,
+                        answer=other.value,
+                        run=self.run.id,
+                        other=given[name].value,
+                    ),
+                    self._first(),
                     ExitStatus.BLOCKED,
                 )
         return given
 
-    def _stands_at(self, settled: Sequence[Settled]) -> str:
+    def _stands_at(self, course: Course) -> str:
         """The step at which it stopped and that was not found done since; empty where there is none."""
-        at = stopped_at(self.run.history)
-        done = {one.step for one in settled if one.outcome == "done"}
+        at = stopped_at(_run_of(course).history)
+        done = {one.step for one in course.settled if one.outcome == "done"}
         return at.step if at is not None and at.step not in done else ""
 
     # --- looking ---
@@ -251,7 +273,7 @@ class _TakenUp:
         for name in unsettled(steps_on_record(self.run.history)):
             step = next((step for step in book.steps if step.id == name), None)
             if step is None:
-                settled.append(Settled(name, "unknown", "its runbook does not say how it would show"))
+                settled.append(Settled(name, "unknown", t("its runbook does not say how it would show")))
                 continue
 
             def judged(seen: Reading, step: RunbookStep = step) -> Verdict:
@@ -265,7 +287,7 @@ class _TakenUp:
     def _give_time(self, reading: Reading, step: RunbookStep, judged: Callable[[Reading], Verdict]) -> Reading:
         session, began = self.session, self.session.clock.monotonic()
         while not judged(reading).holds and _is_up(reading) and session.clock.monotonic() - began < step.timeout:
-            session.ui.progress(f"{step.id} was begun; waiting to see what comes of it")
+            session.ui.progress(t("{step} was begun; waiting to see what comes of it", step=step.id))
             session.clock.sleep(POLL_SECONDS)
             reading = session.read()
         session.ui.progress("")
@@ -273,45 +295,58 @@ class _TakenUp:
 
     # --- asking ---
 
-    def _choose(self, reading: Reading, course: Course, problem: str) -> str:
+    def _choose(self, course: Course, problem: str) -> str:
         if not self.request.attended:
             if problem:
                 raise GpufixError(
-                    f"the run {self.run.id} is unfinished and cannot be gone on with: {problem}",
-                    f"at a terminal it can be undone or closed: {self.session.words('resume')}",
+                    t("the run {run} is unfinished and cannot be gone on with: {why}", run=self.run.id, why=problem),
+                    t("at a terminal it can be undone or closed: {command}", command=self.session.words("resume")),
                     ExitStatus.BLOCKED,
                 )
             return "on"
-        ui, at = self.session.ui, self._stands_at(course.settled)
+        ui, at = self.session.ui, self._stands_at(course)
         if problem:
-            ui.say(ui.style.wrap(f"It cannot be gone on with: {safe(problem)}.", 2, 4))
-        options = [] if problem else [Option("on", f"go on: {at}, and the rest" if at else "go on with the rest")]
+            ui.say(ui.style.wrap(t("It cannot be gone on with: {why}.", why=safe(problem)), 2, 4))
+        on = t("go on: {step}, and the rest", step=at) if at else t("go on with the rest")
+        options = [] if problem else [Option("on", on)]
         if at and not problem and any(step.id == at for step in course.book.steps):
-            options.append(Option("done", f"mark {at} done by hand (only if it shows)"))
-        undoable = any(not part.left for part in parts_of(self.run.history, self.run.node_uid))
+            options.append(Option("done", t("mark {step} done by hand (only if it shows)", step=at)))
+        undoable = any(not part.left for part in parts_of(_run_of(course).history, self.run.node_uid))
         if undoable and not self.run.history.damage:
-            options.append(Option("undo", "undo what it changed, the newest step first"))
-        options.append(Option("close", "close it: what it did stays as it is"))
+            options.append(Option("undo", t("undo what it changed, the newest step first")))
+        options.append(Option("close", t("close it: what it did stays as it is")))
         if self.anew:
-            options.append(Option("new", "close it and begin a new one"))
-        options.append(Option("quit", "quit, and decide later"))
-        return ui.ask_choice(f"The run {self.run.id}:", options, options[0].value)
+            options.append(Option("new", t("close it and begin a new one")))
+        options.append(Option("quit", t("quit, and decide later")))
+        return ui.ask_choice(t("The run {run}:", run=self.run.id), options, options[0].value)
 
-    def _mark_done(self, course: Course) -> Course:
-        """Done by hand: believed only where it shows."""
-        at, ui = self._stands_at(course.settled), self.session.ui
+    def _mark_done(self, course: Course, reading: Reading) -> tuple[Course, Reading]:
+        """Done by hand: believed only where it shows, and then on record at once, whatever is chosen next."""
+        session, ui, at = self.session, self.session.ui, self._stands_at(course)
         step = next(step for step in course.book.steps if step.id == at)
-        fresh = self.session.read()
+        fresh = session.read()
         verdict = evaluate(step.done_when, World(fresh.facts, course.plan.answers, course.findings))
         if not verdict.holds:
             told = "; ".join(leaf.text for leaf in verdict.open_parts())
-            ui.say(ui.style.wrap(f"{at} is not done: {safe(told)}. Nothing was marked.", 2, 4))
-            return course
-        told = f"marked done by hand by {self.request.who}; {held_words(verdict)}"
-        marked = replace(settled_by(at, verdict), text=told)
-        ui.say(ui.style.wrap(f"{at}: {safe(marked.text)}", 2, 4))
+            told = t("{step} is not done: {found}. Nothing was marked.", step=at, found=safe(told))
+            ui.say(ui.style.wrap(told, 2, 4))
+            return course, reading
+        told = t("marked done by hand by {who}; {held}", who=self.request.who, held=held_words(verdict))
+        run = _run_of(course)
+        journal = Journal.reopen(run.folder, run.history.seq)
+        try:
+            Record(journal, *self.listeners).write("settled", step=at, outcome="done", text=told, by_hand=True)
+        finally:
+            journal.close()
+        ui.say(ui.style.wrap(f"{at}: {safe(told)}", 2, 4))
         others = tuple(one for one in course.settled if one.step != at)
-        return replace(course, settled=(*others, marked))
+        plan = planning.decide(course.book, session.node, fresh, course.plan.answers)
+        return replace(course, plan=plan, goes_on=find_run(session.state, run.id), settled=others), fresh
+
+
+def _run_of(course: Course) -> Run:
+    assert course.goes_on is not None
+    return course.goes_on
 
 
 def _is_up(reading: Reading) -> bool:
@@ -324,9 +359,13 @@ def _why_not_answers(book: Runbook, given: Mapping[str, Given]) -> str:
     for question in book.questions:
         one = given.get(question.id)
         if one is None:
-            return f"its journal does not say what was answered to {question.id}"
+            return t("its journal does not say what was answered to {question}", question=question.id)
         if one.value not in [choice.value for choice in question.choices]:
-            return f"{one.value!r}, which its journal has for {question.id}, is none of the choices"
+            return t(
+                "{answer}, which its journal has for {question}, is none of the choices",
+                answer=repr(one.value),
+                question=question.id,
+            )
     return ""
 
 
@@ -340,4 +379,4 @@ def _why_not_on(book: Runbook, plan: Plan, reading: Reading, at: str) -> str:
     if step is not None and (not step.playbook or Action.START_KUBELET in actions_of(step.playbook)):
         return ""
     cause = reading.diagnosis.root_cause
-    return f"what ails the node now is {cause.id}, and {book.id} is not for that"
+    return t("what ails the node now is {cause}, and {runbook} is not for that", cause=cause.id, runbook=book.id)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpufix.core.render.run_text import run_as_data, run_lines, run_row, table_lines
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 from gpufix.runs import Run, find_run, list_runs, prune, to_prune
 from gpufix.ui import style_for
 from gpufix.world.journal import state_folder
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
         elif runs:
             print("\n".join(table_lines([run_row(one.id, one.state, one.history) for one in runs], style)))
         else:
-            print("no runs")
+            print(t("no runs"))
         return ExitStatus.OK
     gone = to_prune(list_runs(state), arguments.keep)
     if not arguments.dry_run:
@@ -80,8 +81,8 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
     if as_json:
         print(json.dumps({"version": 1, "pruned": [one.id for one in gone], "dry_run": arguments.dry_run}, indent=2))
     else:
-        verb = "would be pruned" if arguments.dry_run else "pruned"
-        print("\n".join([*(one.id for one in gone), f"{len(gone)} {verb}"]))
+        told = t("{n} would be pruned", n=len(gone)) if arguments.dry_run else t("{n} pruned", n=len(gone))
+        print("\n".join([*(one.id for one in gone), told]))
     return ExitStatus.OK
 
 

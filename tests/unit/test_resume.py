@@ -18,7 +18,10 @@ from gpufix import walk as walk_module
 from gpufix.consents import Request
 from gpufix.core.answers import load_answers
 from gpufix.core.answers_format import sample
+from gpufix.core.fold import PlayResult, Trouble
 from gpufix.core.plan_data import Given
+from gpufix.core.render.run_text import standing_lines
+from gpufix.core.render.terminal import Style
 from gpufix.core.run_history import read_history, steps_of
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import Facts, Observation
@@ -281,6 +284,55 @@ def test_a_kubelet_that_was_started_gets_its_time(monkeypatch: pytest.MonkeyPatc
     assert one.applied.count("restart-kubelet") == 1, "it came up, so it is not started once more"
 
 
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        (
+            {"kubelet": "inactive"},
+            (
+                "The kubelet is held: stopped (kubelet), and the node stays dead until it is started.",
+                "Swap is on (/swapfile): a kubelet that is started now dies of it.",
+                "Swap comes back at boot: fstab:",
+            ),
+        ),
+        (
+            {"kubelet": "inactive", "swap": False, "fstab": False},
+            ("The kubelet is held", "Swap is off.", "Swap does not come back at boot"),
+        ),
+        ({"kubelet": "auto-restart"}, ("systemd starts it again and again", "Swap is on", "Swap comes back at boot")),
+        ({"kubelet": "active", "swap": False}, ("The kubelet runs", "Swap is off.", "Swap comes back at boot")),
+    ],
+)
+def test_what_a_step_left_half_done_is_told(
+    monkeypatch: pytest.MonkeyPatch, left: dict[str, Any], told: tuple[str, ...]
+) -> None:
+    one = killed(monkeypatch, "intent", "disable-swap")
+    one.world = one.world._replace(**left)
+    one.ui.choose = choose(**{"The run": "quit"})
+    one.ui.said.clear()
+    assert resume(one).status is ExitStatus.DECLINED
+    said = " ".join(one.ui.text.partition("What stands there now")[2].split())
+    for sentence in told:
+        assert sentence in said
+
+
+def test_a_stopped_undo_says_what_stands_too() -> None:
+    one = stopped_undo()
+    one.ui.said.clear()
+    one.ui.choose = choose(**{"The run": "quit"})
+    resume(one)
+    assert "Swap is on (/swapfile)" in one.ui.text
+
+
+def test_what_stands_and_cannot_be_read_is_called_unknown() -> None:
+    nothing = replace(
+        session(INCIDENT).facts(), unit=Observation.missing("no systemctl"), swaps=Observation.missing("no /proc"),
+        fstab_swap=Observation.missing("no fstab"), swap_services=Observation.missing("no services"),
+    )  # fmt: skip
+    _, *lines = standing_lines(nothing, Style(width=200))
+    assert all("is not known" in line for line in lines) and len(lines) == 3
+
+
 # --- what a person may choose ----------------------------------------------------------------------------------------
 
 
@@ -349,6 +401,129 @@ def test_done_by_hand_is_believed_only_where_it_shows(monkeypatch: pytest.Monkey
     assert "disable-swap is not done: swap.active is true, wanted false" in one.ui.text
     assert "marked done by hand by tester@bench" in one.ui.text
     assert one.applied.count("disable-swap") == 0
+
+
+def by_hand(one: ModelSession, then: str) -> Choose:
+    """Somebody turns swap off and edits fstab by hand, marks that done, and chooses ``then``."""
+    answers = iter(["done", then])
+
+    def decide(message: str, options: Sequence[str]) -> str:
+        if not message.startswith("The run"):
+            return choose()(message, options)
+        one.world = one.world._replace(swap=False, fstab=False, kubelet="inactive")
+        return next(answers)
+
+    return decide
+
+
+def test_the_plan_after_a_mark_is_of_the_node_as_it_is_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "intent", "disable-swap")
+    one.ui.choose = by_hand(one, "on")
+    assert resume(one).status is ExitStatus.OK
+    plan = one.ui.text.rpartition("Plan: ")[2]
+    assert "3  no-op     disable-swap" in plan and "run       disable-swap" not in plan
+
+
+@pytest.mark.parametrize("then", ["undo", "quit", "on"])
+def test_undoing_leaves_what_was_done_by_hand_and_goes_on(monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+    one = killed(monkeypatch, "intent", "disable-swap")
+    one.ui.choose = by_hand(one, then)
+    result = resume(one)
+    (settled,) = list_runs(state_folder())[0].history.all("settled", "disable-swap")
+    assert settled["by_hand"] is True and settled["outcome"] == "done", "on record, whatever was chosen next"
+    one.ui.choose = choose()
+    if then != "undo":
+        result = undo(one)
+    assert result.status is ExitStatus.OK, result.line
+    assert one.applied[-1] == "undo-relabel" and "undo-disable-swap" not in one.applied
+    assert (one.world.label, one.world.swap) == (INCIDENT.label, False)
+    assert "Not undone, and stays as it is: " in result.line and "disable-swap" in result.line
+    assert "disable-swap       stays as it is: it was done by hand" in one.ui.text
+    assert list_runs(state_folder())[0].state == "undone"
+
+
+def test_a_step_that_was_never_begun_and_done_by_hand_stays_too() -> None:
+    one = session(INCIDENT, choose(disable_swap="quit"))
+    assert recover(one).status is ExitStatus.DECLINED
+    one.ui.choose = by_hand(one, "undo")
+    result = resume(one)
+    assert result.status is ExitStatus.OK, result.line
+    assert "disable-swap       stays as it is: it was done by hand" in one.ui.text
+    assert any("disable-swap" in line and "stays as it is" in line for line in result.lines)
+
+
+def test_what_was_applied_as_a_whole_is_undone_though_a_person_saw_it_done() -> None:
+    """It was too slow for its gate, and a person marked it later: all of it is gpufix's own."""
+    one = session(INCIDENT)
+    seen = one.facts
+    late = [True]
+
+    def facts() -> Facts:
+        hides = late[0] and "disable-swap" in one.applied
+        return replace(seen(), swaps=Observation.missing("not yet")) if hides else seen()
+
+    one.facts = facts  # type: ignore[method-assign]
+    assert recover(one).status is ExitStatus.NOT_IN_TIME
+    late[0] = False
+    one.ui.choose = by_hand(one, "undo")
+    result = resume(one)
+    assert result.status is ExitStatus.OK, result.line
+    assert one.applied[-2:] == ["undo-disable-swap", "undo-relabel"]
+    assert start(one.world) == start(INCIDENT)
+
+
+def test_what_gpufix_did_again_after_a_mark_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "intent", "disable-swap")
+    one.ui.choose = by_hand(one, "quit")
+    resume(one)
+    one.world = one.world._replace(swap=True, fstab=True, kubelet="auto-restart")
+    one.ui.choose = choose()
+    assert resume(one).status is ExitStatus.OK
+    assert one.applied.count("disable-swap") == 1
+    assert undo(one).status is ExitStatus.OK
+    assert start(one.world) == start(INCIDENT)
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "told"),
+    [
+        ("active", "Swap is on, so omen2 is dead again from the kubelet's next start on, a reboot too."),
+        ("inactive", "The kubelet is stopped and swap is on: omen2 is dead until gpufix recover omen2 mends it."),
+        (
+            "auto-restart",
+            "The kubelet dies of swap again and again: omen2 is dead until gpufix recover omen2 mends it.",
+        ),
+    ],
+)
+def test_the_end_of_an_undo_says_what_the_node_is_left_as(kubelet: str, told: str) -> None:
+    one = session(INCIDENT)
+    recover(one)
+    one.world = one.world._replace(kubelet=kubelet)
+    assert undo(one, "disable-swap").line.endswith(told)
+
+
+def test_the_end_of_an_undo_says_that_a_held_kubelet_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "step-result", "disable-swap")
+    told = "The kubelet is stopped: omen2 is dead until gpufix recover omen2 starts it in the right order."
+    assert undo(one, "relabel").line.endswith(told)
+
+
+def test_an_undo_that_cannot_be_tried_names_the_way_to_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = session(INCIDENT)
+    recover(one)
+    run = list_runs(state_folder())[0]
+    through = one.run
+
+    def refused(playbook: str, *arguments: Any, check: bool = False, **options: Any) -> Any:
+        if playbook == "restore-swap.yml" and check:
+            return PlayResult(False, Trouble.FAILED, "/etc/fstab was edited since", ())
+        return through(playbook, *arguments, check=check, **options)
+
+    monkeypatch.setattr(one, "run", refused)
+    result = undo(one)
+    assert result.status is ExitStatus.STEP_FAILED
+    assert f"The others can be undone one by one: gpufix undo {run.id} --step STEP." in result.line
+    assert undo(one, "relabel").status is ExitStatus.OK
 
 
 def test_a_step_that_failed_or_was_declined_can_be_gone_on_with() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from gpufix.language import t
 from gpufix.text import stamp
 
 NAMESPACE = "kube-node-lease"
@@ -57,9 +58,10 @@ class Holder:
     @property
     def words(self) -> str:
         """As a person is told."""
-        about = [f"process {self.pid}"] if self.pid else []
-        about += [f"{name} {value}" for name, value in (("run", self.run), ("at", self.step)) if value]
-        about += [f"since {self.since}"] if self.since else []
+        about = [t("process {pid}", pid=self.pid)] if self.pid else []
+        about += [t("run {run}", run=self.run)] if self.run else []
+        about += [t("at {step}", step=self.step)] if self.step else []
+        about += [t("since {moment}", moment=self.since)] if self.since else []
         return f"{self.person} ({', '.join(about)})" if about else self.person
 
 
