@@ -236,6 +236,27 @@ def test_the_same_data_in_every_language(capsys: pytest.CaptureFixture[str], mon
     assert said[0] == said[1]
 
 
+@pytest.mark.parametrize(
+    ("line", "speaks"),
+    [
+        ("diagnose omen2", "ko"),
+        ("diagnose omen2 -o json", "en"),
+        ("runbook --format html -o json", "ko"),
+        ("runbook --format json -o page.html", "en"),
+        ("report omen2 -o json", "ko"),
+        ("capture omen2 -o incident", "en"),
+        ("answers", "en"),
+    ],
+)
+def test_who_reads_it_decides_on_the_language(line: str, speaks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture is mailed, and why its host was not read is judged by words."""
+    spoken: list[str] = []
+    monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
+    monkeypatch.setattr(cli, "_run", lambda arguments: spoken.append(language.spoken()) or 0)
+    assert cli.main(line.split()) == 0
+    assert spoken == [speaks]
+
+
 # --- the runbooks ----------------------------------------------------------------------------------------------------
 
 
