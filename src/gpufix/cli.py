@@ -192,7 +192,7 @@ def _guarded(argv: Sequence[str] | None, language: ExitStack) -> int:
         _complain(error)
         return int(error.exit_status)
     except (KeyboardInterrupt, prompts.Interrupted):
-        sys.stderr.write(f"gpufix: {t('interrupted')}\n")
+        sys.stderr.write("gpufix: " + t("interrupted") + "\n")
         return int(ExitStatus.INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
