@@ -209,8 +209,10 @@ def _guarded(argv: Sequence[str] | None, language: ExitStack) -> int:
 
 
 def _catalog(arguments: argparse.Namespace) -> NullTranslations | None:
-    """The person's; what programs read is in English."""
-    if "json" in (getattr(arguments, "output", ""), getattr(arguments, "format", "")):
+    """The person's; what programs read is in English, and so is what is written to be mailed or kept: a capture, whose
+    reasons why something was not read are told apart by their words, and an answers file."""
+    form = getattr(arguments, "format", getattr(arguments, "output", ""))  # where there is a format, output is a file
+    if form == "json" or arguments.command in ("capture", "answers"):
         return None
     return catalog(getattr(arguments, "lang", None) or wanted(os.environ))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpufix.errors import GpufixError
 
@@ -15,7 +17,14 @@ def check_pdf() -> None:
     _weasyprint()
 
 
-def make_pdf(html: str, paper: str, mark: str) -> bytes:
+class Pdf(NamedTuple):
+    """``boxes``: the letters in it that no font of this machine has; a box stands in the place of each."""
+
+    content: bytes
+    boxes: tuple[str, ...]
+
+
+def make_pdf(html: str, paper: str, mark: str) -> Pdf:
     """``html``, which stands alone, as a PDF with bookmarks. ``paper`` is A4 or Letter.
 
     ``mark`` is a comment at its end, which tells a document of gpufix from another file.
@@ -23,12 +32,39 @@ def make_pdf(html: str, paper: str, mark: str) -> bytes:
     Raises GpufixError (status 2) where WeasyPrint is not there.
     """
     weasyprint = _weasyprint()
-    logging.getLogger("weasyprint").setLevel(logging.ERROR)  # what it skips of a style sheet is no operator's matter
     logging.getLogger("fontTools").setLevel(logging.ERROR)
     size = weasyprint.CSS(string=f"@page {{ size: {paper} }}")
     document = weasyprint.HTML(string=keep_words(html), url_fetcher=_fetch_nothing)
-    made: bytes = document.write_pdf(stylesheets=[size], pdf_tags=True)
-    return made.rstrip(b"\n") + f"\n%{mark}\n".encode()
+    with _listening() as boxes:
+        made: bytes = document.write_pdf(stylesheets=[size], pdf_tags=True)
+    return Pdf(made.rstrip(b"\n") + f"\n%{mark}\n".encode(), tuple(boxes))
+
+
+class _Boxes(logging.Handler):
+    """What it skips of a style sheet is no operator's matter; that nobody can read the page is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if ".notdef" in str(record.msg) and isinstance(record.args, tuple) and record.args:
+            self.letters[str(record.args[0])] = None
+
+
+@contextmanager
+def _listening() -> Iterator[dict[str, None]]:
+    logger, boxes = logging.getLogger("weasyprint"), _Boxes()
+    level, propagate = logger.level, logger.propagate
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    logger.addHandler(boxes)
+    try:
+        yield boxes.letters
+    finally:
+        logger.removeHandler(boxes)
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 _HANGUL = re.compile(r"[\uac00-\ud7a3]")
