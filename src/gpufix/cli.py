@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from gettext import NullTranslations
+from itertools import pairwise
 from pathlib import Path
 
 from gpufix import continue_command, report_command, run_command, runbook_command, runs_command, workflow
@@ -167,28 +168,52 @@ def _access(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run gpufix. Returns the exit status; never raises for bad input."""
+    words = list(argv) if argv is not None else sys.argv[1:]
+    arguments: argparse.Namespace | None = None
     try:
-        arguments = build_parser().parse_args(argv)
+        arguments = build_parser().parse_args(words)
         with speaking(_catalog(arguments)):
             return int(_run(arguments))
     except GpufixError as error:
-        _complain(error)
-        return int(error.exit_status)
+        refused = error
     except (KeyboardInterrupt, prompts.Interrupted):
-        sys.stderr.write("gpufix: interrupted\n")
-        return int(ExitStatus.INTERRUPTED)
+        refused = GpufixError("interrupted", "", ExitStatus.INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitStatus.OK)
     except Exception as error:
         if os.environ.get("GPUFIX_DEBUG"):
             traceback.print_exc()
-        words = safe(" ".join(str(error).split()), limit=300)
-        sys.stderr.write(f"gpufix: internal error: {type(error).__name__}: {words}\n")
-        sys.stderr.write(
-            "  This is a defect of gpufix. GPUFIX_DEBUG=1 shows where; the run's journal holds what was done.\n"
+        reason = safe(" ".join(str(error).split()), limit=300)
+        refused = GpufixError(
+            f"internal error: {type(error).__name__}: {reason}",
+            "This is a defect of gpufix. GPUFIX_DEBUG=1 shows where; the run's journal holds what was done.",
+            ExitStatus.INTERNAL,
         )
-        return int(ExitStatus.INTERNAL)
+    if _wants_json(words, arguments):
+        named = [getattr(arguments, name, None) for name in ("node", "run")]
+        run_command.answer_with(next((str(name) for name in named if name), ""), refused)
+    _complain(refused)
+    return int(refused.exit_status)
+
+
+_PAGES = ("capture", "runbook", "report")
+"""Commands whose -o names a file or a folder."""
+
+
+def _wants_json(words: Sequence[str], arguments: argparse.Namespace | None) -> bool:
+    """Whether the answer is JSON, also where ``words`` cannot be parsed as a whole."""
+    command = next((word for word in words if word != "lab" and not word.startswith("-")), "")
+    if command in _PAGES:
+        return False
+    if arguments is not None:
+        return bool(getattr(arguments, "output", "") == "json")
+    pairs = pairwise(words)
+    return (
+        "-ojson" in words
+        or "--output=json" in words
+        or any(option in ("-o", "--output") and value == "json" for option, value in pairs)
+    )
 
 
 def _catalog(arguments: argparse.Namespace) -> NullTranslations | None:
@@ -223,10 +248,10 @@ def _run(arguments: argparse.Namespace) -> int:
                 )
         return run_command.answers(arguments)
     if arguments.command in ("recover", "plan"):
-        return run_command.guarded(arguments, lambda: _plan_or_recover(arguments))
+        return _plan_or_recover(arguments)
     if arguments.command in ("resume", "undo"):
         arguments.node = arguments.run or ""
-        return run_command.guarded(arguments, lambda: _go_on(arguments))
+        return _go_on(arguments)
     if arguments.command == "runbook":
         return _print_runbook(arguments)
     _check_names(arguments)
@@ -335,7 +360,7 @@ def _walk_in_lab(arguments: argparse.Namespace) -> ExitStatus:
         state = runs_command.state_of(arguments)
         return Session(arguments.node, arguments.node, Access(), ClusterAccess(), ui, state=state, words=words)
 
-    return run_command.guarded(arguments, lambda: run_command.recover(arguments, session_of, read_runbooks()))
+    return run_command.recover(arguments, session_of, read_runbooks())
 
 
 def _read(arguments: argparse.Namespace) -> Reading:

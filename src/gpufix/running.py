@@ -238,14 +238,22 @@ def checked(
 
 
 def require_same_node(run: Run, reading: Reading, session: Session) -> None:
-    """Raises GpufixError (status 4) where the node is another one than that of ``run``, by the same name."""
+    """Raises OtherNode (status 4) where the node is another one than that of ``run``, by the same name."""
     node = reading.facts.node.value
     if node is not None and node.uid != run.node_uid:
-        raise GpufixError(
+        raise OtherNode(
             f"the run {run.id} was on another node of this name: its uid was {run.node_uid}, here it is {node.uid}",
-            "point --kubeconfig and --context at the cluster of the run; a node that was made anew is recovered anew",
+            f"point --kubeconfig and --context at the cluster of the run; {close_words(run)}",
             ExitStatus.BLOCKED,
         )
+
+
+class OtherNode(GpufixError):
+    """The node is another one than the run's, by the same name."""
+
+
+def close_words(run: Run) -> str:
+    return f"where its node is gone for good, gpufix runs close {run.id} ends it"
 
 
 def close_run(

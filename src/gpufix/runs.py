@@ -10,7 +10,7 @@ from gpufix.core.run_history import History, count, read_history
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.text import did_you_mean
 from gpufix.world import runs as folders
-from gpufix.world.journal import process_began
+from gpufix.world.journal import Journal, process_began
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +108,16 @@ def find_run(state: Path, named: str) -> Run:
 
 
 def run_to_resume(state: Path, named: str | None) -> Run:
-    """The run that can be gone on with: by its id, the last of a node, or the only one that is open.
+    """The run that can be gone on with: by its id, else the newest of a node (the only node, where none is named) that
+    is open or goes on, and after which no other run changed that node.
 
     Raises GpufixError: status 2 where there is none or more than one, 8 for one that still runs.
     """
     runs = list_runs(state)
-    if named is None:
-        open_runs = [run for run in runs if run.is_open and not _later_than(run, runs)]
-        if len(open_runs) != 1:
-            told = ", ".join(run.id for run in open_runs) or "none is unfinished"
-            raise GpufixError("which run?", f"name a run or a node: {told}")
-        run = open_runs[0]
-    else:
-        # of a node, one that is open or goes on: runs that changed nothing may have come and gone after it
-        mine = [run for run in runs if run.node == named and (run.is_open or run.state == "running")]
-        by_id = any(run.id == named for run in runs)
-        run = mine[-1] if mine and not by_id else find_run(state, named)
+    run = next((run for run in runs if run.id == named), None)
+    if run is None:
+        going = [run for run in runs if (run.is_open or run.state == "running") and not _later_than(run, runs)]
+        run = _newest(going, named, "none is unfinished") or find_run(state, named or "")
     if run.state == "running":
         raise still_running(run)
     if not run.is_open:
@@ -132,30 +126,36 @@ def run_to_resume(state: Path, named: str | None) -> Run:
     if later := _later_than(run, runs):
         raise GpufixError(
             f"the run {run.id} is not the last one of {run.node}: {later[-1].id} came after it",
-            f"gpufix recover {run.node} looks at the node anew",
+            f"gpufix recover {run.node} looks at the node anew; gpufix runs close {run.id} ends this one",
         )
     return run
 
 
+def _newest(runs: Sequence[Run], named: str | None, none: str) -> Run | None:
+    """The last of ``runs`` on the node ``named``, None where it has none; without a name, of the only node with any.
+
+    Raises GpufixError (status 2): which of them is meant is not known.
+    """
+    last = {run.node: run for run in runs}
+    if named is not None:
+        return last.get(named)
+    if len(last) != 1:
+        raise GpufixError("which run?", f"name a run or a node: {', '.join(run.id for run in last.values()) or none}")
+    return next(iter(last.values()))
+
+
 def run_to_undo(state: Path, named: str | None) -> Run:
-    """The last run of a node that changed something and was not undone: by its id, by the node, or the only one.
+    """The run that can be undone: by its id, else the newest of a node (the only node, where none is named) that
+    changed something and was not undone.
 
     Raises GpufixError: status 2 where there is none, 8 for one that still runs.
     """
     runs = [run for run in list_runs(state) if run.history.changed or run.id == named]
     mine = [run for run in runs if run.history.kind == "recover" and run.state not in ("undone", "unreadable")]
-    if named is None:
-        last = {run.node: run for run in mine}
-        if len(last) != 1:
-            told = ", ".join(run.id for run in last.values()) or "none is left to undo"
-            raise GpufixError("which run?", f"name a run or a node: {told}")
-        run = next(iter(last.values()))
-    else:
-        found = [run for run in mine if run.id == named] or [run for run in mine if run.node == named]
-        if not found:
-            run = find_run(state, named)
-            raise GpufixError(f"there is nothing to undo of {named}", _nothing_to_undo(run))
-        run = found[-1]
+    run = next((run for run in mine if run.id == named), None) or _newest(mine, named, "none is left to undo")
+    if run is None:
+        last = find_run(state, named or "")
+        raise GpufixError(f"there is nothing to undo of {named}", _nothing_to_undo(last))
     if run.state == "running":
         raise still_running(run)
     if not run.history.changed:
@@ -167,6 +167,48 @@ def run_to_undo(state: Path, named: str | None) -> Run:
             f"undo that one first: gpufix undo {later[-1].id}",
         )
     return run
+
+
+def run_to_close(state: Path, named: str) -> Run:
+    """By its id, or the only open one of a node. Raises GpufixError: status 2 where it has ended, 8 while it runs."""
+    runs = list_runs(state)
+    found = [run for run in runs if run.id == named] or [run for run in runs if run.node == named and run.is_open]
+    if len(found) > 1:
+        raise GpufixError("which run?", f"name one: {', '.join(run.id for run in found)}")
+    run = found[0] if found else find_run(state, named)
+    if run.state == "running":
+        raise still_running(run)
+    if run.state == "unreadable" or run.history.newer:
+        raise GpufixError(
+            f"the run {run.id} cannot be closed: its journal cannot be read by this gpufix",
+            f"once you have looked at it, take its folder away by hand: {run.folder}",
+        )
+    if not run.is_open:
+        raise GpufixError(f"the run {run.id} is {run.state}: there is nothing to close", f"gpufix runs show {run.id}")
+    return run
+
+
+def close(run: Run, who: str) -> str:
+    """End ``run`` on record, with no look at its node. Returns the line that says so.
+
+    Raises GpufixError: status 8 while another process writes it, JournalError where it cannot be written.
+    """
+    line = f"The run {run.id} is closed by {who}: what it did stays as it is, and nothing was looked at or changed."
+    journal = Journal.reopen(run.folder, run.history.seq)
+    try:
+        status = int(ExitStatus.DECLINED)
+        journal.write("run-end", exit_status=status, line=line, verdicts={}, changes=[], closed=True)
+    finally:
+        journal.close()
+    return line
+
+
+def newer_runs(state: Path, run: Run) -> list[Run]:
+    """The runs that changed a node of this name after ``run``, but for its own undoing; oldest first."""
+    return [
+        other for other in list_runs(state, run.node)
+        if (other.number, other.id) > (run.number, run.id) and other.history.changed and other.of != run.id
+    ]  # fmt: skip
 
 
 def _later_than(run: Run, runs: Sequence[Run]) -> list[Run]:

@@ -8,10 +8,14 @@ import sys
 from pathlib import Path
 
 from gpufix.core.render.run_text import run_as_data, run_lines, run_row, table_lines
+from gpufix.core.render.terminal import Style
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.runs import Run, find_run, list_runs, prune, to_prune
+from gpufix.runs import Run, close, find_run, list_runs, prune, require_own, run_to_close, to_prune
+from gpufix.text import safe
 from gpufix.ui import style_for
-from gpufix.world.journal import state_folder
+from gpufix.world import prompts
+from gpufix.world.journal import operator, state_folder
+from gpufix.world.prompts import Option
 
 KEEP = 10
 
@@ -45,7 +49,12 @@ def add_options(parser: argparse.ArgumentParser, parser_class: type[argparse.Arg
     pruning = commands.add_parser("prune", help="take away old finished runs; what is not finished stays")
     pruning.add_argument("--keep", type=_count, default=KEEP, help=f"of each node (default: {KEEP})")
     pruning.add_argument("--dry-run", action="store_true", help="say what would go, and leave it")
-    for command in (listing, show, pruning):
+    closing = commands.add_parser(
+        "close", help="end a run that cannot be gone on with: its node is gone, or another one"
+    )
+    closing.add_argument("run", metavar="RUN|NODE", help="its id, or a node: then its only unfinished run")
+    closing.add_argument("-y", "--yes", action="store_true", help="close it without asking")
+    for command in (listing, show, pruning, closing):
         add_state_option(command)
         command.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
 
@@ -74,6 +83,8 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
         else:
             print("no runs")
         return ExitStatus.OK
+    if arguments.runs_command == "close":
+        return _close(arguments, state, style)
     gone = to_prune(list_runs(state), arguments.keep)
     if not arguments.dry_run:
         prune(gone)
@@ -83,6 +94,30 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
         verb = "would be pruned" if arguments.dry_run else "pruned"
         print("\n".join([*(one.id for one in gone), f"{len(gone)} {verb}"]))
     return ExitStatus.OK
+
+
+def _close(arguments: argparse.Namespace, state: Path, style: Style) -> ExitStatus:
+    one, as_json = run_to_close(state, arguments.run), arguments.output == "json"
+    require_own(one)
+    if not arguments.yes:
+        if as_json:
+            raise GpufixError("-o json leaves no room for a question", "give --yes")
+        prompts.check_terminal("run it in a terminal; without one give --yes")
+        print("\n".join([*run_lines(one.id, str(one.folder), one.state, one.history, style), ""]))
+        print("\n".join(style.wrap(CLOSING)))
+        options = [Option("keep", "leave it as it is"), Option("close", "close it: what it did stays as it is")]
+        if prompts.ask_choice(f"The run {one.id}:", options, "keep") == "keep":
+            print("Left as it is. Nothing was changed.")
+            return ExitStatus.DECLINED
+    line = close(one, operator())
+    print(json.dumps(_data(find_run(state, one.id)), indent=2) if as_json else "\n".join(style.wrap(safe(line))))
+    return ExitStatus.OK
+
+
+CLOSING = (
+    "Its node is not looked at. A run that is closed is not offered any more and cannot be gone on with; what it "
+    "changed can still be undone while the node is there. If it only stopped half-way, gpufix resume is what you want."
+)
 
 
 def _data(one: Run) -> dict[str, object]:

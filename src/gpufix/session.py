@@ -76,6 +76,10 @@ class NoHold:
         pass
 
 
+class NodeGone(GpufixError):
+    """The cluster has no node of this name (status 2)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One look at the world, read and judged."""
@@ -209,7 +213,7 @@ class Session:
     def _checked(self, snapshot: Snapshot) -> Snapshot:
         nodes = parse_snapshot(snapshot).nodes
         if nodes.value is not None and self.node not in (names := [node.name for node in nodes.value]):
-            raise GpufixError(f"the cluster has no node {self.node!r}", did_you_mean(self.node, names))
+            raise NodeGone(f"the cluster has no node {self.node!r}", did_you_mean(self.node, names))
         if snapshot.unread.get("host") == NO_SUCH_HOST:
             where = ", ".join(self.access.inventory) or default_inventory()
             if not where:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from gpufix.core.parse.times import told
 from gpufix.text import stamp
 
 NAMESPACE = "kube-node-lease"
@@ -59,7 +60,7 @@ class Holder:
         """As a person is told."""
         about = [f"process {self.pid}"] if self.pid else []
         about += [f"{name} {value}" for name, value in (("run", self.run), ("at", self.step)) if value]
-        about += [f"since {self.since}"] if self.since else []
+        about += [f"since {told(self.since)}"] if self.since else []
         return f"{self.person} ({', '.join(about)})" if about else self.person
 
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpufix.core.fold import PlayResult
+from gpufix.core.parse.times import told
 from gpufix.core.render.terminal import Style, diff_lines
 from gpufix.text import redact, safe
 
 _COLOUR = {"run": "cyan", "no-op": "green", "blocked": "red", "observe": "cyan", "left out": "dim"}
 _MOST_CHANGES = 6
+_DIGEST = "sha256:"
 _PREVIEW = {
     "changed": ("changed", "cyan"),
     "undetermined": ("undetermined", "yellow"),
@@ -24,7 +26,7 @@ def plan_data_lines(data: Mapping[str, Any], style: Style) -> list[str]:
     cause = data["root_cause"]
     lines = [
         style.paint(f"Plan for {safe(data['node'])}: {safe(data['runbook']['title'])}", "bold"),
-        *style.wrap(f"made {safe(data['made_at'])} for {safe(cause['id'])} ({safe(cause['status'])})", 2),
+        *style.wrap(f"made {safe(told(data['made_at']))} for {safe(cause['id'])} ({safe(cause['status'])})", 2),
         *style.wrap(f"digest {safe(data['digest'])}", 2),
     ]
     for name, answer in data["answers"].items():
@@ -34,9 +36,14 @@ def plan_data_lines(data: Mapping[str, Any], style: Style) -> list[str]:
     for step in data["steps"]:
         lines += _step(step, style)
     lines += ["", style.paint("What it rests on", "bold")]
+    digests = [fact for fact in data["basis"] if str(fact.get("value", "")).startswith(_DIGEST)]
     for fact in data["basis"]:
-        shown = f"unknown ({fact['unknown']})" if "unknown" in fact else fact["value"] or "(none)"
-        lines += style.wrap(safe(f"{fact['name']}: {shown}"), 2, 4)
+        if fact not in digests:
+            shown = f"unknown ({fact['unknown']})" if "unknown" in fact else fact["value"] or "(none)"
+            lines += style.wrap(safe(f"{fact['name']}: {shown}"), 2, 4)
+    if digests:
+        names = ", ".join(fact["name"] for fact in digests)
+        lines += style.wrap(safe(f"by their digests, which -o json shows: {names}"), 2, 4)
     lines += ["", *_facts(data, style)]
     for gap in data["consents_missing"] or ():
         lines += style.wrap(f"- no consent: {safe(gap)}", 2, 2)

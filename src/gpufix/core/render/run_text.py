@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpufix.core.invariants import boot_sources
+from gpufix.core.parse.times import told
 from gpufix.core.render.terminal import Style
 from gpufix.core.run_history import History, steps_of, unsettled
 from gpufix.model import Facts
@@ -43,9 +44,12 @@ def run_lines(id: str, folder: str, state: str, history: History, style: Style) 
     """All that the journal says of one run, in short."""
     start, end = history.start, history.end or {}
     lines = [f"Run {style.paint(safe(id), 'bold')}: {style.paint(state, _COLOUR[state], 'bold')}"]
-    for name in ("node", "host", "who", "runbook", "root_cause", "at"):
+    for name in ("node", "host", "who", "runbook", "root_cause"):
         if start.get(name):
             lines += style.wrap(f"{name:<12}{safe(str(start[name]))}", 2, 14)
+    for name, line in (("began", start), ("ended", end)):
+        if line.get("at"):
+            lines += style.wrap(f"{name:<12}{safe(told(line['at']))}", 2, 14)
     answers = start.get("answers")
     for question, answer in answers.items() if isinstance(answers, dict) else ():
         value, origin = (answer.get("value"), answer.get("origin")) if isinstance(answer, dict) else (answer, "")
@@ -108,10 +112,26 @@ def run_as_data(id: str, folder: str, state: str, history: History) -> dict[str,
     return data
 
 
+def about_lines(id: str, state: str, history: History, newer: Sequence[tuple[str, str]], style: Style) -> list[str]:
+    """Which run a command is about, before it does anything. ``newer``: id and state of later ones on its node."""
+    start = history.start
+    node, book = safe(str(start.get("node") or "?")), safe(str(start.get("runbook") or "?"))
+    who, at = safe(str(start.get("who") or "somebody")), safe(told(start.get("at")))
+    head = style.paint(f"Run {safe(id)}", "bold")
+    lines = style.wrap(f"{head} on {node}: {book}, begun {at} by {who}; {state}.", 0, 2)
+    acted = dict.fromkeys(safe(str(line.get("step"))) for line in history.all("intent"))
+    lines += style.wrap(f"It acted in: {', '.join(acted)}." if acted else "It changed nothing.", 2, 2)
+    if newer:
+        others = ", ".join(f"{safe(other)} ({word})" for other, word in newer)
+        mark = style.paint("!", "yellow", "bold")
+        lines += style.wrap(f"{mark} It is not the newest run on {node}. After it came: {others}.", 2, 2)
+    return [*lines, ""]
+
+
 def stopped_lines(id: str, history: History, settled: Sequence[tuple[str, str, str]], style: Style) -> list[str]:
     """Where a run stands that is to be gone on with. ``settled``: step, outcome and text of what a look has shown."""
     start, end = history.start, history.end
-    who, at = safe(str(start.get("who") or "somebody")), safe(str(start.get("at", ""))[:19])
+    who, at = safe(str(start.get("who") or "somebody")), safe(told(start.get("at")))
     ended = f"it stopped with status {safe(str(end.get('exit_status')))}" if end else "its process died"
     head = style.paint("Unfinished:", "yellow", "bold")
     lines = style.wrap(f"{head} the run {safe(id)} of {who}, begun {at}; {ended}.", 0, 2)
