@@ -25,10 +25,16 @@ PACKAGE = ROOT / "src" / "gpufix"
 LOCALE = PACKAGE / "locale"
 KEYWORDS: dict[str, Any] = {"t": None, "tn": (1, 2), "mark": None}
 SENTENCES = {
-    "title", "summary", "access", "console", "ask", "label", "consequence", "why", "because", "risk", "irreversible",
-    "if_late", "expect", "if_it_fails", "note", "means", "text", "without",
+    "runbooks": {
+        "title", "summary", "access", "console", "ask", "label", "consequence", "why", "because", "risk",
+        "irreversible", "if_late", "expect", "if_it_fails", "undo_note",
+    },
+    "alerts": {"needs"},
+    "remediators": {"says"},
+    "signatures": {"says"},
+    "scenarios": {"title", "summary"},
 }  # fmt: skip
-"""Keys of runbooks and data whose values are sentences for people."""
+"""Keys of runbooks and of the data files whose values are sentences for people, by the kind of file."""
 
 
 class CatalogsHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -73,23 +79,27 @@ def _messages() -> Iterator[tuple[str, str | tuple[str, ...]]]:
     import yaml
 
     data = PACKAGE / "data"
-    for path in (*sorted((ROOT / "runbooks").glob("*.yml")), data / "alerts.yml", data / "remediators.yml"):
-        for sentence in _sentences(yaml.safe_load(path.read_text(encoding="utf-8"))):
+    files = [(path, SENTENCES["runbooks"]) for path in sorted((ROOT / "runbooks").glob("*.yml"))]
+    files += [(data / f"{name}.yml", SENTENCES[name]) for name in ("alerts", "remediators", "signatures")]
+    files += [(path, SENTENCES["scenarios"]) for path in sorted((data / "scenarios").glob("*.yml"))]
+    for path, keys in files:
+        for sentence in _sentences(yaml.safe_load(path.read_text(encoding="utf-8")), keys):
             yield str(path.relative_to(ROOT)), sentence
     for path in sorted((ROOT / "playbooks").glob("*.yml")):
         for name in _names(yaml.safe_load(path.read_text(encoding="utf-8"))):
             yield str(path.relative_to(ROOT)), name
 
 
-def _sentences(data: Any, wanted: bool = False) -> Iterator[str]:
+def _sentences(data: Any, keys: set[str], wanted: bool = False) -> Iterator[str]:
+    """As gpufix reads them: white space folded."""
     if isinstance(data, str) and wanted:
-        yield data
+        yield " ".join(data.split())
     elif isinstance(data, list):
         for part in data:
-            yield from _sentences(part, wanted)
+            yield from _sentences(part, keys, wanted)
     elif isinstance(data, dict):
         for key, part in data.items():
-            yield from _sentences(part, key in SENTENCES)
+            yield from _sentences(part, keys, key in keys)
 
 
 def _names(data: Any) -> Iterator[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import ExitStack
 from gettext import NullTranslations
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 from gpufix import continue_command, report_command, run_command, runbook_command, runs_command, workflow
 from gpufix.core.answers import NO_NAMES
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.language import LANGUAGES, speaking
+from gpufix.language import LANGUAGES, speaking, t
 from gpufix.session import Reading, Session, read_runbooks
 from gpufix.text import did_you_mean, safe
 from gpufix.ui import TerminalUi, style_for
@@ -115,7 +117,6 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     recover = commands.add_parser("recover", help="start the lab, walk its node back to life, stop it")
     recover.add_argument("node", metavar="NODE", nargs="?", help="default: the scenario's node")
     run_command.add_recover_options(recover)
-    _lang(recover)
     up = commands.add_parser("up", help="start a lab that stays")
     serve = commands.add_parser("serve", help="be that lab, in the foreground")
     for command in (recover, up, serve):
@@ -131,6 +132,8 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     down = commands.add_parser("down", help="end the lab")
     status = commands.add_parser("status", help="say whether a lab is up and how its node does")
     shell = commands.add_parser("shell", help="a shell on the lab's node")
+    _lang(recover)
+    _lang(status)
     shell.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help="run this instead of a shell")
     for command in (recover, up, serve, down, status, shell):
         command.add_argument("--dir", type=Path, help="the lab's folder (default: gpufix/lab below XDG_STATE_HOME)")
@@ -169,15 +172,29 @@ def _access(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run gpufix. Returns the exit status; never raises for bad input."""
     words = list(argv) if argv is not None else sys.argv[1:]
+    _say_what_can_be_said()
+    with ExitStack() as language:
+        return _guarded(words, language)
+
+
+def _say_what_can_be_said() -> None:
+    """A terminal, or a file, in an old encoding gets a "?" for what it has no letter for, and no run ends of that."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
+
+
+def _guarded(words: Sequence[str], language: ExitStack) -> int:
+    """From ``arguments`` on the language is the person's, for what ends a run too."""
     arguments: argparse.Namespace | None = None
     try:
         arguments = build_parser().parse_args(words)
-        with speaking(_catalog(arguments)):
-            return int(_run(arguments))
+        language.enter_context(speaking(_catalog(arguments)))
+        return int(_run(arguments))
     except GpufixError as error:
         refused = error
     except (KeyboardInterrupt, prompts.Interrupted):
-        refused = GpufixError("interrupted", "", ExitStatus.INTERRUPTED)
+        refused = GpufixError(t("interrupted"), "", ExitStatus.INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitStatus.OK)
@@ -186,8 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         reason = safe(" ".join(str(error).split()), limit=300)
         refused = GpufixError(
-            f"internal error: {type(error).__name__}: {reason}",
-            "This is a defect of gpufix. GPUFIX_DEBUG=1 shows where; the run's journal holds what was done.",
+            t("internal error: {kind}: {words}", kind=type(error).__name__, words=reason),
+            t("This is a defect of gpufix. GPUFIX_DEBUG=1 shows where; the run's journal holds what was done."),
             ExitStatus.INTERNAL,
         )
     if _wants_json(words, arguments):
@@ -217,8 +234,10 @@ def _wants_json(words: Sequence[str], arguments: argparse.Namespace | None) -> b
 
 
 def _catalog(arguments: argparse.Namespace) -> NullTranslations | None:
-    """The person's; what programs read is in English."""
-    if "json" in (getattr(arguments, "output", ""), getattr(arguments, "format", "")):
+    """The person's; what programs read is in English, and so is what is written to be mailed or kept: a capture, whose
+    reasons why something was not read are told apart by their words, and an answers file."""
+    form = getattr(arguments, "format", getattr(arguments, "output", ""))  # where there is a format, output is a file
+    if form == "json" or arguments.command in ("capture", "answers"):
         return None
     return catalog(getattr(arguments, "lang", None) or wanted(os.environ))
 
@@ -329,14 +348,19 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
     attended = arguments.answers is None and not arguments.check
     if attended:
         prompts.check_terminal(
-            "run it in a terminal; without one give --answers FILE (gpufix answers writes a sample), "
-            "or drive the lab with gpufix lab up and gpufix lab shell COMMAND"
+            t(
+                "run it in a terminal; without one give --answers FILE (gpufix answers writes a sample), "
+                "or drive the lab with gpufix lab up and gpufix lab shell COMMAND"
+            )
         )
     if lab.is_up(folder):
         if arguments.scenario or arguments.pace:
             raise GpufixError(
-                f"a practice lab is up in {folder} already",
-                "gpufix lab down ends it; without --scenario and --pace, gpufix lab recover walks the one that is up",
+                t("a practice lab is up in {folder} already", folder=folder),
+                t(
+                    "gpufix lab down ends it; without --scenario and --pace, gpufix lab recover walks the one that is "
+                    "up"
+                ),
             )
         arguments.node = arguments.node or lab.require_up(folder)
         _check_node_name(arguments.node)
@@ -347,8 +371,8 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
     _check_node_name(arguments.node)
     with lab.running(folder, scenario, arguments.pace or lab.PACE) as practice:
         ui = run_command.ui_for(arguments, attended)
-        title = safe(f"Practice lab, scenario {scenario.id}: {scenario.title}")
-        ui.say([*ui.style.wrap(ui.style.paint(title, "bold")), "", *ui.style.wrap(safe(scenario.summary), 2), ""])
+        title = safe(t("Practice lab, scenario {scenario}: {title}", scenario=scenario.id, title=t(scenario.title)))
+        ui.say([*ui.style.wrap(ui.style.paint(title, "bold")), "", *ui.style.wrap(safe(t(scenario.summary)), 2), ""])
         status = _walk_in_lab(arguments)
         ui.say(lab.epilogue(practice, status is ExitStatus.OK))
     return status
@@ -376,16 +400,19 @@ def _read(arguments: argparse.Namespace) -> Reading:
 def _session(arguments: argparse.Namespace, ui: TerminalUi) -> Session:
     if stopped := sweep():
         print(
-            f"An earlier gpufix was killed, and its ansible-playbook was still running: it is stopped now "
-            f"(process {', '.join(map(str, stopped))}). What it had begun on the host goes on there to its end.",
+            t(
+                "An earlier gpufix was killed, and its ansible-playbook was still running: it is stopped now "
+                "(process {pids}). What it had begun on the host goes on there to its end.",
+                pids=", ".join(map(str, stopped)),
+            ),
             file=sys.stderr,
         )
     for inventory in arguments.inventory:
         if not inventory.endswith(",") and not Path(inventory).exists():
-            raise GpufixError(f"no inventory {inventory!r}", _near_files(inventory))
+            raise GpufixError(t("no inventory {file}", file=repr(inventory)), _near_files(inventory))
     if arguments.kubeconfig and not Path(arguments.kubeconfig).expanduser().is_file():
-        raise GpufixError(f"no kubeconfig {arguments.kubeconfig!r}", _near_files(arguments.kubeconfig))
-    password = prompts.ask_password("sudo password on the node: ") if arguments.ask_become_pass else None
+        raise GpufixError(t("no kubeconfig {file}", file=repr(arguments.kubeconfig)), _near_files(arguments.kubeconfig))
+    password = prompts.ask_password(t("sudo password on the node: ")) if arguments.ask_become_pass else None
     access = Access(tuple(_absolute(inventory) for inventory in arguments.inventory), password)
     kubeconfig = str(Path(arguments.kubeconfig).expanduser().resolve()) if arguments.kubeconfig else ""
     return Session(

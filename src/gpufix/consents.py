@@ -13,6 +13,7 @@ from gpufix.core.runbook import Runbook
 from gpufix.core.workload import CONTAINER
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.gate import Approval, Approver, Gate
+from gpufix.language import t
 from gpufix.session import Reading
 from gpufix.text import safe
 
@@ -53,16 +54,21 @@ def require_consents(request: Request, plan: Plan, reading: Reading) -> None:
         if planned.decision is Decision.BLOCKED:
             rule = f"{planned.violations[0].rule}: " if planned.violations else ""
             hint = planned.violations[0].hint if planned.violations else ""
-            raise GpufixError(
-                f"{planned.step.id} is blocked, nothing was changed: {rule}{planned.reason}", hint, ExitStatus.BLOCKED
+            told = t(
+                "{step} is blocked, nothing was changed: {why}", step=planned.step.id, why=f"{rule}{planned.reason}"
             )
+            raise GpufixError(told, hint, ExitStatus.BLOCKED)
     gaps = consent_gaps(request, plan, reading)
     if gaps.declined:
-        raise GpufixError(f"declined: {gaps.declined[0]}; nothing was changed", "", ExitStatus.DECLINED)
+        told = t("declined: {consent}; nothing was changed", consent=gaps.declined[0])
+        raise GpufixError(told, "", ExitStatus.DECLINED)
     if gaps.missing:
         raise GpufixError(
-            "; ".join(gaps.missing) + "; nothing was changed",
-            f"gpufix answers {plan.runbook.id} --node {plan.node} shows every consent and what it means",
+            t("{consents}; nothing was changed", consents="; ".join(gaps.missing)),
+            t(
+                "{command} shows every consent and what it means",
+                command=f"gpufix answers {plan.runbook.id} --node {plan.node}",
+            ),
         )
 
 
@@ -84,7 +90,7 @@ def consent_gaps(request: Request, plan: Plan, reading: Reading) -> Gaps:
         return Gaps()
     runs = [planned for planned in plan.steps if planned.decision is Decision.RUN]
     given = [consent for planned in runs if (consent := request.answers.consents.get(planned.step.id)) is not None]
-    declined = (f"consent.{one.step} is false ({one.origin})" for one in given if one.kind == "no")
+    declined = (_is_false(one) for one in given if one.kind == "no")
     problems = (_problem(request, plan, planned, reading) for planned in runs)
     return Gaps(tuple(declined), tuple(problem for problem in problems if problem is not None))
 
@@ -98,7 +104,12 @@ def _problem(request: Request, plan: Plan, planned: PlannedStep, reading: Readin
     if consent is not None and consent.kind == "skip":
         needs = [later.step.id for later in plan.steps if step in later.assumes and later.decision is Decision.RUN]
         if needs:
-            return f"{consent.origin}: consent.{step} is skip, but {needs[0]} needs it"
+            return t(
+                "{origin}: {consent} is skip, but {step} needs it",
+                origin=consent.origin,
+                consent=f"consent.{step}",
+                step=needs[0],
+            )
         return plan_problem(consent, request.digest)
     told = consent_problem(planned.destructive, step, plan.node, consent, request.digest, answers.file)
     if told is not None or consent is None or target_of(plan.answers) == CONTAINER:
@@ -107,8 +118,17 @@ def _problem(request: Request, plan: Plan, planned: PlannedStep, reading: Readin
     extra = [one for one in reading.facts.gpu_holders.value or () if one.pid not in agreed]
     if extra:
         names = ", ".join(f"{one.pid} ({one.command})" for one in extra)
-        return f"consent.{step}.kills in {answers.file} does not list who uses the GPU and dies: {names}"
+        return t(
+            "{key} in {file} does not list who uses the GPU and dies: {names}",
+            key=f"consent.{step}.kills",
+            file=answers.file,
+            names=names,
+        )
     return None
+
+
+def _is_false(consent: StepConsent) -> str:
+    return t("{consent} is false ({origin})", consent=f"consent.{consent.step}", origin=consent.origin)
 
 
 def _kills(request: Request, consent: StepConsent) -> frozenset[int]:
@@ -130,18 +150,29 @@ class AnswersApprover:
         assert answers is not None
         consent = answers.consents.get(step)
         if consent is not None and consent.kind == "no":
-            return Approval("quit", f"by consent.{step}: false ({consent.origin})")
+            said = f"consent.{step}: false"
+            return Approval("quit", t("by {consent} ({origin})", consent=said, origin=consent.origin))
         if consent is not None and consent.kind == "skip":
-            needed = None if gate.may_skip else f"{consent.origin}: consent.{step} is skip, but a later step needs it"
+            needed = None
+            if not gate.may_skip:
+                needed = t(
+                    "{origin}: {consent} is skip, but a later step needs it",
+                    origin=consent.origin,
+                    consent=f"consent.{step}",
+                )
             if problem := needed or plan_problem(consent, self._request.digest):
                 return Approval("refuse", problem)
-            return Approval("skip", f"by consent.{step} ({consent.origin})")
+            return Approval("skip", t("by {consent} ({origin})", consent=f"consent.{step}", origin=consent.origin))
         digest, node = self._request.digest, gate.session.node
         problem = consent_problem(gate.planned.destructive, step, node, consent, digest, answers.file)
         if consent is None or problem is not None:
-            return Approval("refuse", problem or f"consent.{step} is missing in {answers.file}")
+            return Approval("refuse", problem or _is_missing(step, answers.file))
         self._say([f"  consent.{step} ({safe(str(consent.origin))})"])
         return Approval("apply", str(consent.origin), self._request.who, _kills(self._request, consent))
+
+
+def _is_missing(step: str, file: str) -> str:
+    return t("{consent} is missing in {file}", consent=f"consent.{step}", file=file)
 
 
 class Remembering:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpufix.core.plan import target_of
+from gpufix.core.render.words import word
 from gpufix.core.runbook import Runbook
 from gpufix.core.verdict import Health, Verdicts, VmHealth
 from gpufix.core.workload import raw_workload
 from gpufix.errors import ExitStatus
+from gpufix.language import t
 from gpufix.session import Session
 from gpufix.text import duration_s
 from gpufix.walk import Outcome, StepResult, Walker
@@ -37,18 +39,19 @@ def ending_of_undo(
     """The status of an undo and the line that says how it ended. ``stays``: what of ``run`` is not undone."""
     stands = _what_stands(session, walker)
     if not last.outcome.goes_on:
-        told = [f"Not undone: {last.step}: {last.text.rstrip('.')}.", _way_on(session, walker)]
+        told = [t("Not undone: {step}: {why}.", step=last.step, why=last.text.rstrip(".")), _way_on(session, walker)]
         begun = {result.step for result in walker.results}
         if last.outcome is Outcome.FAILED and any(step.id not in begun for step in book.steps):
-            told.append(f"The others can be undone one by one: gpufix undo {run} --step STEP.")
+            told.append(t("The others can be undone one by one: {command}.", command=f"gpufix undo {run} --step STEP"))
         return _STATUS_OF[last.outcome], _sentences(*told, stands)
     done = [result.step for result in walker.results if result.outcome in (Outcome.DONE, Outcome.NOOP)]
     skipped = [result.step for result in walker.results if result.outcome is Outcome.SKIPPED]
-    health = f"{session.node} is {verdicts.node.health} now."
-    left = f"Not undone, and stays as it is: {', '.join(stays)}." if stays else ""
+    health = t("{node} is {health} now.", node=session.node, health=word(verdicts.node.health))
+    left = t("Not undone, and stays as it is: {steps}.", steps=", ".join(stays)) if stays else ""
     if skipped:
-        return ExitStatus.DECLINED, _sentences(f"Undone but for {', '.join(skipped)}, as asked.", left, health, stands)
-    return ExitStatus.OK, _sentences(f"Undone: {', '.join(done)}.", left, health, stands)
+        but = t("Undone but for {steps}, as asked.", steps=", ".join(skipped))
+        return ExitStatus.DECLINED, _sentences(but, left, health, stands)
+    return ExitStatus.OK, _sentences(t("Undone: {steps}.", steps=", ".join(done)), left, health, stands)
 
 
 def _sentences(*sentences: str) -> str:
@@ -61,20 +64,23 @@ def _what_stands(session: Session, walker: Walker) -> str:
     unit = facts.unit.value
     swap = bool(facts.swaps.value) and facts.swap_allowed.value is not True
     if unit is None:
-        return f"Whether the kubelet runs is not known: {facts.unit.unknown}."
+        return t("Whether the kubelet runs is not known: {why}.", why=facts.unit.unknown)
+    words = {"node": node, "command": way}
     if unit.will_start_by_itself:
-        return f"The kubelet dies of swap again and again: {node} is dead until {way} mends it." if swap else ""
+        again = t("The kubelet dies of swap again and again: {node} is dead until {command} mends it.", **words)
+        return again if swap else ""
     if unit.running:
-        return f"Swap is on, so {node} is dead again from the kubelet's next start on, a reboot too." if swap else ""
+        next_time = t("Swap is on, so {node} is dead again from the kubelet's next start on, a reboot too.", node=node)
+        return next_time if swap else ""
     if swap:
-        return f"The kubelet is stopped and swap is on: {node} is dead until {way} mends it."
-    return f"The kubelet is stopped: {node} is dead until {way} starts it in the right order."
+        return t("The kubelet is stopped and swap is on: {node} is dead until {command} mends it.", **words)
+    return t("The kubelet is stopped: {node} is dead until {command} starts it in the right order.", **words)
 
 
 def _way_on(session: Session, walker: Walker) -> str:
     if not any(result.changed for result in walker.results):
-        return "Nothing was changed."
-    return f"{session.words('undo')} looks again and goes on from here."
+        return t("Nothing was changed.")
+    return t("{command} looks again and goes on from here.", command=session.words("undo"))
 
 
 def ending(
@@ -83,14 +89,18 @@ def ending(
     """The status of a recovery and the line that says how it ended."""
     if not last.outcome.goes_on:
         step = next((step for step in book.steps if step.id == last.step), None)
-        hint = f" {step.if_late}." if step and step.if_late and last.outcome is Outcome.LATE else ""
-        line = f"Not recovered: {last.step}: {last.text.rstrip('.')}.{hint}{_held_note(session, walker)}"
-        return _STATUS_OF[last.outcome], line
+        hint = f"{step.if_late}." if step and step.if_late and last.outcome is Outcome.LATE else ""
+        line = t("Not recovered: {step}: {why}.", step=last.step, why=last.text.rstrip("."))
+        return _STATUS_OF[last.outcome], _sentences(line, hint, _held_note(session, walker))
     if verdicts.node.health is not Health.WELL:
-        return ExitStatus.NOT_IN_TIME, f"Not recovered: {session.node} is {verdicts.node.health}."
-    proof = "" if verdicts.node.reboot_proof else f" Not shown to survive a reboot: {verdicts.node.reboot_text}."
-    vms = f" VMs: {verdicts.vms.text}." if verdicts.vms.health is VmHealth.WAITING else ""
-    return ExitStatus.OK, f"Recovered: {session.node} is Ready and stays so.{vms}{proof}"
+        line = t("Not recovered: {node} is {health}.", node=session.node, health=word(verdicts.node.health))
+        return ExitStatus.NOT_IN_TIME, line
+    proof, vms = "", ""
+    if not verdicts.node.reboot_proof:
+        proof = t("Not shown to survive a reboot: {why}.", why=verdicts.node.reboot_text)
+    if verdicts.vms.health is VmHealth.WAITING:
+        vms = t("VMs: {text}.", text=verdicts.vms.text)
+    return ExitStatus.OK, _sentences(t("Recovered: {node} is Ready and stays so.", node=session.node), vms, proof)
 
 
 def summary(walker: Walker, book: Runbook) -> list[str]:
@@ -101,9 +111,9 @@ def summary(walker: Walker, book: Runbook) -> list[str]:
     for step in book.steps:
         result = by_step.get(step.id)
         if result is None:
-            lines.append(f"  {step.id:<18} not begun")
+            lines.append(f"  {step.id:<18} " + t("not begun"))
         elif result.outcome is not Outcome.LEFT_OUT:
-            lines += style.wrap(f"{step.id:<18} {result.outcome} ({duration_s(result.seconds)})", 2)
+            lines += style.wrap(f"{step.id:<18} {word(result.outcome)} ({duration_s(result.seconds)})", 2)
     return lines
 
 
@@ -112,13 +122,13 @@ def _held_note(session: Session, walker: Walker) -> str:
     unit = walker.latest.facts.unit.value
     held = unit is not None and not unit.running and not unit.will_start_by_itself
     if held and any(result.changed for result in walker.results):
-        return (
-            " The kubelet is stopped and stays stopped until restart-kubelet has run: "
-            f"{session.words('resume')} goes on from here."
+        return t(
+            "The kubelet is stopped and stays stopped until restart-kubelet has run: {command} goes on from here.",
+            command=session.words("resume"),
         )
     if not any(result.changed for result in walker.results):
-        return " Nothing was changed."
-    return f" {session.words('resume')} looks again and goes on from here."
+        return t("Nothing was changed.")
+    return t("{command} looks again and goes on from here.", command=session.words("resume"))
 
 
 def reached(walker: Walker) -> str:

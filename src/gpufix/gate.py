@@ -13,6 +13,7 @@ from gpufix.core.plan import PlannedStep, target_of
 from gpufix.core.render.terminal import diff_lines, holder_lines
 from gpufix.core.undo import capture_undo
 from gpufix.core.workload import CONTAINER
+from gpufix.language import t
 from gpufix.model import GpuHolder
 from gpufix.session import Session
 from gpufix.text import safe
@@ -48,7 +49,7 @@ class PromptApprover:
 
     def decide(self, gate: Gate, by_hand: str) -> Approval:
         self._waiting(gate.planned.step.id)
-        return Approval(gate.ask(by_hand), "at its gate", self._who)
+        return Approval(gate.ask(by_hand), t("at its gate"), self._who)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +75,21 @@ class Gate:
         """Show what would change. True when the GPU processes, who may die towards passthrough, were listed."""
         style, preview = self.session.ui.style, self.preview
         if preview.changed:
-            lines = [f"  preview: {style.paint('changed', 'cyan', 'bold')}"]
+            lines = ["  " + t("preview: {state}", state=style.paint(t("changed"), "cyan", "bold"))]
         else:
-            word = style.paint("undetermined", "yellow", "bold")
-            lines = [f"  preview: {word} (the dry run shows no change, and the effect is not there yet)"]
+            state = style.paint(t("undetermined"), "yellow", "bold")
+            told = t("preview: {state} (the dry run shows no change, and the effect is not there yet)", state=state)
+            lines = style.wrap(told, 2, 4)
         for task in preview.tasks:
             if task.changed:
-                lines += [f"  {safe(task.name)}", *diff_lines(task.diffs, style)]
+                lines += [f"  {safe(t(task.name))}", *diff_lines(task.diffs, style)]
             warnings = task.result.get("warnings")
             for warning in warnings if isinstance(warnings, list) else []:
                 lines += style.wrap(f"! {safe(str(warning))}", 2, 4)
         takes_card = bool(self.planned.actions - {Action.RESTORE_SWAP})
         shown = takes_card and target_of(self.world.answers) != CONTAINER and self._holders is not None
         if shown:
-            lines += ["  These processes use the GPU and die if the card is taken from its driver:"]
+            lines += style.wrap(t("These processes use the GPU and die if the card is taken from its driver:"), 2)
             lines += holder_lines(self._holders or (), style)
         self.session.ui.say(lines)
         return shown
@@ -96,15 +98,15 @@ class Gate:
         """apply | skip | quit, from a person. A destructive step wants the node's name typed. Raises Interrupted."""
         ui, style, step = self.session.ui, self.session.ui.style, self.planned.step
         if step.risk:
-            ui.say(style.wrap(f"Risk: {step.risk}", 2, 4))
+            ui.say(style.wrap(t("Risk: {risk}", risk=step.risk), 2, 4))
         if step.irreversible:
-            ui.say(style.wrap(f"No way back: {step.irreversible}", 2, 4))
+            ui.say(style.wrap(t("No way back: {why}", why=step.irreversible), 2, 4))
         if self.planned.destructive:
-            ui.say(style.wrap(style.paint("Destructive: applying asks for the node's name.", "yellow"), 2))
-        options = [Option("apply", f"apply {step.id}"), Option("details", "details")]
+            ui.say(style.wrap(style.paint(t("Destructive: applying asks for the node's name."), "yellow"), 2))
+        options = [Option("apply", t("apply {step}", step=step.id)), Option("details", t("details"))]
         if self.may_skip:
-            options.append(Option("skip", "skip this step"))
-        options.append(Option("quit", "quit, leaving the rest undone"))
+            options.append(Option("skip", t("skip this step")))
+        options.append(Option("quit", t("quit, leaving the rest undone")))
         while True:
             choice = ui.ask_choice(f"{step.id}:", options, "apply")
             if choice == "details":
@@ -112,37 +114,41 @@ class Gate:
                 continue
             if choice != "apply" or not self.planned.destructive:
                 return choice
-            typed = ui.ask_text(f"Type the node's name to apply {step.id} (empty to go back):")
+            typed = ui.ask_text(t("Type the node's name to apply {step} (empty to go back):", step=step.id))
             if typed == self.session.node:
                 return "apply"
             if typed:
-                ui.say([f"  {safe(typed)!r} is not {self.session.node!r}; nothing was done"])
+                told = t(
+                    "{typed} is not {node}; nothing was done", typed=repr(safe(typed)), node=repr(self.session.node)
+                )
+                ui.say(["  " + told])
 
     def _details(self, by_hand: str) -> list[str]:
         style, step = self.session.ui.style, self.planned.step
-        lines = ["", *style.wrap(f"Awaited afterwards, within {step.timeout} s:", 2)]
+        lines = ["", *style.wrap(t("Awaited afterwards, within {n} s:", n=step.timeout), 2)]
         for leaf in evaluate(step.done_when, self.world).leaves():
             if leaf.kind == "observation":
                 why = f" ({leaf.because})" if leaf.because else ""
                 lines += style.wrap(f"- {safe(leaf.text)}{why}", 2, 2)
         undo = capture_undo(self.planned.actions, self.world.facts)
         if undo and not step.irreversible:
-            lines.append("  Recorded for undoing it:")
+            lines.append("  " + t("Recorded for undoing it:"))
             for key, value in undo.items():
-                lines += style.wrap(f"- {key}: {safe(_words(value)) or 'none'}", 2, 4)
-        lines += style.wrap("Tasks of the dry run:", 2)
+                lines += style.wrap(f"- {key}: {safe(_words(value)) or t('none')}", 2, 4)
+        lines += style.wrap(t("Tasks of the dry run:"), 2)
         for task in self.preview.tasks:
-            state = "skipped" if task.skipped else "would change" if task.changed else "ok"
+            state = t("skipped") if task.skipped else t("would change") if task.changed else t("ok")
             said = f": {safe(task.message)}" if task.message else ""
-            lines += style.wrap(f"- {safe(task.name)}: {state}{said}", 2, 2)
+            lines += style.wrap(f"- {safe(t(task.name))}: {state}{said}", 2, 2)
         # in one line, however long: it is there to be copied
-        return [*lines, "  The same dry run by hand:", f"    {safe(by_hand)}"]
+        return [*lines, "  " + t("The same dry run by hand:"), f"    {safe(by_hand)}"]
 
 
 def _words(value: Any) -> str:
     """Undo material for a person: ``key=value, ...`` and no brackets."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={'(absent)' if part is None else part}" for key, part in value.items())
+        absent = t("(absent)")
+        return ", ".join(f"{key}={absent if part is None else part}" for key, part in value.items())
     if isinstance(value, (list, tuple)):
         return "; ".join(_words(part) for part in value)
     return str(value)

@@ -40,6 +40,11 @@ def current() -> gettext.NullTranslations:
     return _catalogs[-1]
 
 
+def spoken() -> str:
+    """The language in use, one of LANGUAGES."""
+    return current().info().get("language", LANGUAGES[0])
+
+
 @contextmanager
 def speaking(catalog: gettext.NullTranslations | None) -> Iterator[None]:
     """Speak the language of ``catalog`` within; None: English."""

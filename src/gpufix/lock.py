@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from gpufix.core import lease
 from gpufix.core.lease import Holder
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 from gpufix.text import duration_s
 from gpufix.world.cluster import LOG_IN, Unreadable
 from gpufix.world.journal import operator, process_lives, process_mark
@@ -112,9 +113,11 @@ class Lock:
     def words(self) -> str:
         """What keeps others out, for the record."""
         if self.why_none:
-            return f"none: {self.why_none}"
-        after = f", taken over from {self.took_over}" if self.took_over else ""
-        return f"lease {lease.NAMESPACE}/{lease.lease_name(self._node)}{after}"
+            return t("none: {why}", why=self.why_none)
+        name = f"{lease.NAMESPACE}/{lease.lease_name(self._node)}"
+        if self.took_over:
+            return t("lease {name}, taken over from {holder}", name=name, holder=self.took_over)
+        return t("lease {name}", name=name)
 
     # --- taking it ---------------------------------------------------------------------------------------------------
 
@@ -129,10 +132,10 @@ class Lock:
             if error.kind in ("forbidden", "absent"):
                 self.why_none = error.reason
                 return
-            again = LOG_IN if error.kind == "unauthorized" else "try again once the API server answers"
+            again = t(LOG_IN) if error.kind == "unauthorized" else t("try again once the API server answers")
             raise GpufixError(
-                f"whether anybody else works on {self._node} cannot be known: {error.reason}",
-                f"nothing was changed; {again}",
+                t("whether anybody else works on {node} cannot be known: {why}", node=self._node, why=error.reason),
+                t("nothing was changed; {what_to_do}", what_to_do=again),
                 ExitStatus.UNREACHABLE,
             ) from None
         self._keep_renewing()
@@ -149,12 +152,17 @@ class Lock:
                     break
                 if moved or self._alive_here(holder):
                     raise GpufixError(
-                        f"{self._node} is being recovered by {holder.words}",
-                        "let that run end, or ask its operator; nothing was changed",
+                        t("{node} is being recovered by {holder}", node=self._node, holder=holder.words),
+                        t("let that run end, or ask its operator; nothing was changed"),
                         ExitStatus.LOCKED,
                     )
                 left = max(0.0, lease.lasts(found or {}) - silent)
-                self._say(f"locked by {holder.words}: watching for {left:.0f} s whether it still lives")
+                told = t(
+                    "locked by {holder}: watching for {n} s whether it still lives",
+                    holder=holder.words,
+                    n=f"{left:.0f}",
+                )
+                self._say(told)
                 self._clock.sleep(LOOK_SECONDS)
                 asked = self._clock.monotonic()
                 found = self._read()
@@ -172,9 +180,9 @@ class Lock:
         """
         alive = self._alive_here(holder)
         if alive is False:
-            return "its process is gone from this machine"
+            return t("its process is gone from this machine")
         if alive is None and silent >= lease.lasts(found):
-            return f"its lease was not renewed for {duration_s(silent)}"
+            return t("its lease was not renewed for {time}", time=duration_s(silent))
         return ""
 
     def _read(self) -> Lease | None:
@@ -242,16 +250,25 @@ class Lock:
                 if not self._keep():
                     raise self._not_ours()
             except Unreadable as error:
-                reason = f"{error.reason} ({LOG_IN})" if error.kind == "unauthorized" else error.reason
+                reason = f"{error.reason} ({t(LOG_IN)})" if error.kind == "unauthorized" else error.reason
                 continue
             if self._age() < lease.SECONDS:
                 return
-            reason = "the answer to its renewal took longer than it lasts"
+            reason = t("the answer to its renewal took longer than it lasts")
         age = self._age()
-        old = f", not for {duration_s(age)}, and it lasts {lease.SECONDS} s" if age >= lease.SECONDS else ""
+        if age >= lease.SECONDS:
+            told = t(
+                "the lease of {node} cannot be renewed, not for {time}, and it lasts {n} s: {why}",
+                node=self._node,
+                time=duration_s(age),
+                n=lease.SECONDS,
+                why=reason,
+            )
+        else:
+            told = t("the lease of {node} cannot be renewed: {why}", node=self._node, why=reason)
         raise GpufixError(
-            f"the lease of {self._node} cannot be renewed{old}: {reason}",
-            f"nothing of {step} was done; see that the API server answers, then run this again",
+            told,
+            t("nothing of {step} was done; see that the API server answers, then run this again", step=step),
             ExitStatus.UNREACHABLE,
         )
 
@@ -297,7 +314,7 @@ class Lock:
                 found = self._read()
                 if not lease.is_held_by(found, self._me):
                     holder = lease.holder_of(found or {})
-                    self._lost = holder.words if holder is not None else "nobody: it was taken away"
+                    self._lost = holder.words if holder is not None else t("nobody: it was taken away")
                     return False
                 self._held = found  # somebody annotated it, or the answer to our own last renewal was lost
             raise Unreadable("failed", f"lease {lease.lease_name(self._node)} changes all the time")
@@ -314,9 +331,12 @@ class Lock:
         return self._clock.monotonic() - self._renewed
 
     def _not_ours(self) -> GpufixError:
-        who = f"is held by {self._lost} now" if self._lost else "was not taken, or was let go"
+        if self._lost:
+            told = t("the lease of {node} is held by {holder} now", node=self._node, holder=self._lost)
+        else:
+            told = t("the lease of {node} was not taken, or was let go", node=self._node)
         return GpufixError(
-            f"the lease of {self._node} {who}",
-            "look at what is done there now; run this again once that has ended",
+            told,
+            t("look at what is done there now; run this again once that has ended"),
             ExitStatus.LOCKED,
         )

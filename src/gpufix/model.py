@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from gpufix.language import t
+
 T = TypeVar("T")
 
 
@@ -44,11 +46,11 @@ class Observation(Generic[T]):
 
     @classmethod
     def missing(cls, reason: str) -> Observation[T]:
-        return cls(unknown=reason or "not read")
+        return cls(unknown=reason or t("not read"))
 
     @classmethod
     def unread(cls) -> Observation[T]:
-        return cls(unknown="not read")
+        return cls(unknown=t("not read"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Snapshot:
     def why_unread(self, path: str) -> str:
         """The reason that ``path`` is not among the files: its own, its side's, or that it was not captured."""
         side = path.split("/", 1)[0]
-        return self.unread.get(path) or self.unread.get(side) or f"{path} is not in the snapshot"
+        return self.unread.get(path) or self.unread.get(side) or t("{path} is not in the snapshot", path=path)
 
 
 # --- what the cluster says -------------------------------------------------------------------------------------------

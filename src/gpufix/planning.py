@@ -18,6 +18,7 @@ from gpufix.core.plan_data import Draft, Given, Preview, plan_as_data
 from gpufix.core.runbook import Runbook
 from gpufix.core.verdict import Verdicts
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 from gpufix.session import Reading, Session
 from gpufix.steps import StepRunner
 
@@ -85,17 +86,19 @@ def _preview(runner: StepRunner, planned: PlannedStep) -> Preview:
     result = runner.run(planned.step, check=True)
     first = ", ".join(planned.assumes)
     if result.ok and result.changed:
-        return Preview("changed", f"on the node as it is now, before {first}" if first else "", result)
+        why = t("on the node as it is now, before {steps}", steps=first) if first else ""
+        return Preview("changed", why, result)
     if not first or result.trouble in (Trouble.UNREACHABLE, Trouble.BECOME, Trouble.KILLED):
         return _undetermined(result, runner.host(planned.step))
     # its playbook looks for itself at what the steps before it change: that it refuses now is as it should be
-    return Preview("predicted", f"its dry run means something only after {first}; it is made at its own gate")
+    why = t("its dry run means something only after {steps}; it is made at its own gate", steps=first)
+    return Preview("predicted", why)
 
 
 def _undetermined(result: PlayResult, host: str) -> Preview:
     if result.ok:
-        return Preview("undetermined", "the dry run shows no change, and the effect is not there yet", result)
+        return Preview("undetermined", t("the dry run shows no change, and the effect is not there yet"), result)
     reason = explain(result, host)
     if result.trouble in (Trouble.UNREACHABLE, Trouble.BECOME):
-        raise GpufixError(reason, "nothing was changed; see that the host answers", ExitStatus.UNREACHABLE)
+        raise GpufixError(reason, t("nothing was changed; see that the host answers"), ExitStatus.UNREACHABLE)
     return Preview("failed", reason, result)

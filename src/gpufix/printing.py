@@ -12,7 +12,8 @@ from pathlib import Path
 from gpufix import resources
 from gpufix.core.render.pages import Templates
 from gpufix.errors import GpufixError
-from gpufix.text import did_you_mean
+from gpufix.language import t
+from gpufix.text import did_you_mean, safe
 from gpufix.world import pdf
 from gpufix.world.files import check_replaceable, reason, replace_file
 
@@ -59,7 +60,18 @@ def templates(arguments: argparse.Namespace) -> Templates:
 
 def write_page(arguments: argparse.Namespace, page: str, kind: str) -> None:
     """``page`` goes where ``-o`` says, as a PDF where that was asked for."""
-    write(arguments, pdf.make_pdf(page, PAPERS[arguments.paper], kind) if arguments.format == "pdf" else page)
+    if arguments.format != "pdf":
+        write(arguments, page)
+        return
+    made = pdf.make_pdf(page, PAPERS[arguments.paper], kind)
+    write(arguments, made.content)
+    if made.boxes:
+        letters = safe("".join(made.boxes[:8])) + ("…" if len(made.boxes) > 8 else "")
+        told = t(
+            "no font of this machine has these letters, and boxes stand in their place: {letters}", letters=letters
+        )
+        hint = t("install a font that has them (Hangul, on Debian: fonts-noto-cjk), then print this again")
+        sys.stderr.write(f"gpufix: {told}\n  {hint}\n")
 
 
 def write(arguments: argparse.Namespace, content: str | bytes) -> None:

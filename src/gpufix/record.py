@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from gpufix.core.render.notice import Moment, Notice, notice_as_data
+from gpufix.language import t
 from gpufix.world.events import EventName, EventStream
 from gpufix.world.notify import Notifier
 
@@ -58,9 +59,9 @@ class Notifying:
     def event(self, event: EventName, fields: dict[str, Any]) -> None:
         if event == "run-start":
             self._runbook, self._run = str(fields.get("runbook", "")), str(fields.get("run", ""))
-            self._post(Moment.STARTED, line=f"root cause: {fields.get('root_cause', 'unknown')}")
+            self._post(Moment.STARTED, line=t("root cause: {cause}", cause=fields.get("root_cause", t("unknown"))))
         elif event == "waiting" and fields.get("on") == "gate":
-            self._post(Moment.WAITING, line=f"the gate of {fields.get('step')} stands open")
+            self._post(Moment.WAITING, line=t("the gate of {step} stands open", step=fields.get("step")))
         elif event == "run-end":
             self._post(
                 Moment.FINISHED,

@@ -12,10 +12,12 @@ from gpufix.core.basis import moved
 from gpufix.core.conditions import World, evaluate, findings_of
 from gpufix.core.plan import Plan
 from gpufix.core.plan_data import Given, basis_from
-from gpufix.core.render.terminal import diagnosis_lines
+from gpufix.core.render.terminal import destructive_words, diagnosis_lines
+from gpufix.core.render.words import word
 from gpufix.core.runbook import Question, Runbook
 from gpufix.core.verdict import Health, Verdicts, VmHealth, judge
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 from gpufix.model import Status
 from gpufix.record import Listener
 from gpufix.resuming import take_up
@@ -65,14 +67,20 @@ def _recover(
         status=str(reading.diagnosis.root_cause.status), runbook=book.id if book else None,
     )  # fmt: skip
     if stopped is not None and hold is None:
-        ui.say(
-            ["", *ui.style.wrap(f"The run {safe(stopped.id)} on this node is unfinished: gpufix recover offers it.")]
-        )
+        told = t("The run {run} on this node is unfinished: gpufix recover offers it.", run=safe(stopped.id))
+        ui.say(["", *ui.style.wrap(told)])
     elif stopped is not None and request.plan is not None:
         # its consents are bound to decisions that were shown to somebody, and going on decides anew
         raise GpufixError(
-            f"the run {stopped.id} on {session.node} is unfinished: a plan is for a run of its own",
-            f"go on with it ({session.words('resume')}), or undo or close it, then make a new plan",
+            t(
+                "the run {run} on {node} is unfinished: a plan is for a run of its own",
+                run=stopped.id,
+                node=session.node,
+            ),
+            t(
+                "go on with it ({command}), or undo or close it, then make a new plan",
+                command=session.words("resume"),
+            ),
             ExitStatus.BLOCKED,
         )
     elif stopped is not None and hold is not None:
@@ -101,7 +109,7 @@ def _walk(
     try:
         given = _answers(session, request, book)
     except Interrupted:
-        return simply(session, reading, ExitStatus.INTERRUPTED, "Interrupted. Nothing was changed.")
+        return simply(session, reading, ExitStatus.INTERRUPTED, t("Interrupted. Nothing was changed."))
     values = {name: one.value for name, one in given.items()}
     told = announcements(reading.facts, values)
     ui.say(["", *(line for text in told for line in ui.style.wrap(safe(text)))] if told else [])
@@ -135,15 +143,21 @@ def plan(session: Session, request: Request) -> Result:
 def _nothing_to_walk(session: Session, reading: Reading, verdicts: Verdicts) -> Result:
     cause, node = reading.diagnosis.root_cause, session.node
     if verdicts.node.health is Health.WELL and verdicts.node.reboot_proof is False:
-        line = f"{node} is well now and does not survive a reboot: {verdicts.node.reboot_text}. "
-        return simply(session, reading, ExitStatus.DECLINED, line + "No runbook changes that; nothing was changed.")
+        line = t(
+            "{node} is well now and does not survive a reboot: {why}. No runbook changes that; nothing was changed.",
+            node=node,
+            why=verdicts.node.reboot_text,
+        )
+        return simply(session, reading, ExitStatus.DECLINED, line)
     if verdicts.node.health is Health.WELL and cause.id == "healthy" and cause.status is Status.CONFIRMED:
-        return simply(session, reading, ExitStatus.OK, f"{node} is well: nothing to do, nothing was changed.")
+        line = t("{node} is well: nothing to do, nothing was changed.", node=node)
+        return simply(session, reading, ExitStatus.OK, line)
     if verdicts.node.health is Health.WELL:
         status = ExitStatus.OK if verdicts.vms.health is not VmHealth.WAITING else ExitStatus.DECLINED
-        line = f"{node} itself is well; no runbook changes what is left. Nothing was changed."
+        line = t("{node} itself is well; no runbook changes what is left. Nothing was changed.", node=node)
         return simply(session, reading, status, line)
-    return simply(session, reading, ExitStatus.DECLINED, f"No runbook fits {cause.id} on {node}. Nothing was changed.")
+    line = t("No runbook fits {cause} on {node}. Nothing was changed.", cause=cause.id, node=node)
+    return simply(session, reading, ExitStatus.DECLINED, line)
 
 
 def _require_unmoved(request: Request, session: Session, reading: Reading) -> None:
@@ -152,11 +166,14 @@ def _require_unmoved(request: Request, session: Session, reading: Reading) -> No
     named = request.plan["runbook"]["id"]
     book = next((book for book in request.books if book.id == named), None)
     if book is None:
-        raise GpufixError(f"the plan is of the runbook {named!r}, which is not here", "give its folder with --runbooks")
+        raise GpufixError(
+            t("the plan is of the runbook {runbook}, which is not here", runbook=repr(named)),
+            t("give its folder with --runbooks"),
+        )
     if found := moved(basis_from(request.plan), planning.basis(reading, book)):
         raise GpufixError(
-            "the plan is stale, nothing was changed: " + "; ".join(map(str, found)),
-            f"look at it, then make a new plan: gpufix plan {session.node} --out FILE",
+            t("the plan is stale, nothing was changed: {facts}", facts="; ".join(map(str, found))),
+            t("look at it, then make a new plan: {command}", command=_new_plan(session.node)),
             ExitStatus.BLOCKED,
         )
 
@@ -165,19 +182,36 @@ def _require_same_runbook(request: Request, book: Runbook, node: str) -> None:
     """Raises GpufixError: status 4 for a plan of another runbook, 2 for answers to questions that ``book`` has not."""
     if request.plan is not None and request.plan["runbook"]["id"] != book.id:
         raise GpufixError(
-            f"the plan is of the runbook {request.plan['runbook']['id']}, but what fits {node} now is {book.id}",
-            f"make a new plan: gpufix plan {node} --out FILE",
+            t(
+                "the plan is of the runbook {runbook}, but what fits {node} now is {other}",
+                runbook=request.plan["runbook"]["id"],
+                node=node,
+                other=book.id,
+            ),
+            t("make a new plan: {command}", command=_new_plan(node)),
             ExitStatus.BLOCKED,
         )
     strange = sorted(set(request.given) - {question.id for question in book.questions})
     if strange and request.answers is None:
         origin = request.given[strange[0]].origin
-        raise GpufixError(f"{origin}: {book.id}, which fits {node}, has no question {strange[0]!r}", "leave it out")
+        told = t(
+            "{origin}: {runbook}, which fits {node}, has no question {question}",
+            origin=origin,
+            runbook=book.id,
+            node=node,
+            question=repr(strange[0]),
+        )
+        raise GpufixError(told, t("leave it out"))
     if request.answers is not None and request.answers.runbook_id != book.id:
         raise GpufixError(
-            f"{request.answers.file} answers the runbook {request.answers.runbook_id}, "
-            f"but what fits {node} now is {book.id}",
-            f"gpufix answers {book.id} --node {node} writes a sample for it",
+            t(
+                "{file} answers the runbook {runbook}, but what fits {node} now is {other}",
+                file=request.answers.file,
+                runbook=request.answers.runbook_id,
+                node=node,
+                other=book.id,
+            ),
+            t("{command} writes a sample for it", command=f"gpufix answers {book.id} --node {node}"),
         )
 
 
@@ -186,18 +220,26 @@ def _require_as_planned(request: Request, plan: Plan) -> None:
     if request.plan is None:
         return
     for planned, step in zip(plan.steps, request.plan["steps"], strict=True):  # the runbook's digest is the same
-        was = _decided(step["decision"], step["destructive"])
-        now = _decided(str(planned.decision), planned.destructive)
-        if was != now:
+        if (step["decision"], step["destructive"]) != (str(planned.decision), planned.destructive):
             raise GpufixError(
-                f"the plan is stale, nothing was changed: {planned.step.id}: was {was}, is {now} ({planned.reason})",
-                f"look at it, then make a new plan: gpufix plan {plan.node} --out FILE",
+                t(
+                    "the plan is stale, nothing was changed: {step}: was {was}, is {now} ({why})",
+                    step=planned.step.id,
+                    was=_decided_words(step["decision"], step["destructive"]),
+                    now=_decided_words(str(planned.decision), planned.destructive),
+                    why=planned.reason,
+                ),
+                t("look at it, then make a new plan: {command}", command=_new_plan(plan.node)),
                 ExitStatus.BLOCKED,
             )
 
 
-def _decided(decision: str, destructive: bool) -> str:
-    return f"{decision} [destructive]" if destructive else decision
+def _decided_words(decision: str, destructive: bool) -> str:
+    return word(decision) + destructive_words(destructive)
+
+
+def _new_plan(node: str) -> str:
+    return f"gpufix plan {node} --out FILE"
 
 
 # --- answers and consents --------------------------------------------------------------------------------------------
@@ -228,10 +270,9 @@ def _ask(session: Session, question: Question) -> str:
     for choice in question.choices:
         lines += ui.style.wrap(f"{choice.value}: {choice.consequence}", 2, 4)
     ui.say(lines)
-    options = [
-        Option(
-            choice.value, f"{choice.value}: {choice.label}" + (" (default)" if choice.value == question.default else "")
-        )
-        for choice in question.choices
-    ]
+    options = []
+    for choice in question.choices:
+        label = f"{choice.value}: {choice.label}"
+        is_default = choice.value == question.default
+        options.append(Option(choice.value, t("{choice} (default)", choice=label) if is_default else label))
     return ui.ask_choice(question.ask, options, question.default)

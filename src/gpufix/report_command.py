@@ -15,6 +15,7 @@ from gpufix.core.render.pages import Templates, render
 from gpufix.core.render.report import Look, Report, Told, build_report
 from gpufix.core.run_history import History
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import spoken
 from gpufix.runs import Run, find_run, list_runs
 
 VERSION = 1
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
 
 def make_page(report: Report, form: str, own: Templates, theirs: Templates) -> str:
     """``report`` through the template of ``form``: md, html, or pdf (which is HTML too)."""
-    return render(TEMPLATES[form], own, theirs, {"doc": report, "language": "en"})
+    return render(TEMPLATES[form], own, theirs, {"doc": report, "language": spoken()})
 
 
 def make_report(one: Run, runs: list[Run]) -> Report:

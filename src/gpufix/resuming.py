@@ -19,12 +19,14 @@ from gpufix.core.plan import Decision, Plan
 from gpufix.core.plan_data import Given
 from gpufix.core.render.run_text import standing_lines, stopped_lines
 from gpufix.core.render.terminal import diagnosis_lines
+from gpufix.core.render.words import word
 from gpufix.core.run_history import steps_of as steps_on_record
 from gpufix.core.run_history import stopped_at, unsettled
 from gpufix.core.runbook import NEVER, UNDO, Runbook, RunbookStep
 from gpufix.core.undo import parts_of
 from gpufix.core.verdict import judge
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 from gpufix.model import Status
 from gpufix.record import Listener, Record
 from gpufix.running import (
@@ -112,7 +114,7 @@ def take_up(
             return _take_up_undo(session, request, run, reading, hold, listeners, anew)
         return _TakenUp(session, request, run, hold, tuple(listeners), anew).go(reading)
     except Interrupted:
-        return simply(session, reading, ExitStatus.INTERRUPTED, "Interrupted. Nothing was changed.")
+        return simply(session, reading, ExitStatus.INTERRUPTED, t("Interrupted. Nothing was changed."))
 
 
 def _still_open(session: Session, run: Run) -> Run:
@@ -122,8 +124,8 @@ def _still_open(session: Session, run: Run) -> Run:
     if fresh.is_open:
         return fresh
     raise GpufixError(
-        f"the run {run.id} is {fresh.state} by now: somebody else went on with it",
-        f"gpufix runs show {run.id}; nothing was changed",
+        t("the run {run} is {state} by now: somebody else went on with it", run=run.id, state=word(fresh.state)),
+        t("{command}; nothing was changed", command=f"gpufix runs show {run.id}"),
         ExitStatus.LOCKED,
     )
 
@@ -139,25 +141,26 @@ def _take_up_undo(
 ) -> Result | None:
     """An undo that cannot be brought to its end must not keep the node from being recovered: it can be closed."""
     ui = session.ui
-    ui.say(["", *ui.style.wrap(f"The run {safe(run.id)} was undoing {safe(run.of)} and stopped half-way.")])
+    told = t("The run {run} was undoing {other} and stopped half-way.", run=safe(run.id), other=safe(run.of))
+    ui.say(["", *ui.style.wrap(told)])
     ui.say(standing_lines(reading.facts, ui.style))
     if not request.attended:
         raise GpufixError(
-            f"the last run of {session.node}, {run.id}, is an undo that stopped half-way",
-            f"finish or close it at a terminal: gpufix resume {run.id}",
+            t("the last run of {node}, {run}, is an undo that stopped half-way", node=session.node, run=run.id),
+            t("finish or close it at a terminal: {command}", command=f"gpufix resume {run.id}"),
             ExitStatus.BLOCKED,
         )
     of, problem = _undone_run(session, run)
     if problem:
-        ui.say(ui.style.wrap(f"It cannot be gone on with: {safe(problem)}.", 2, 4))
-    options = [] if problem else [Option("on", "go on with undoing it")]
-    options.append(Option("close", "close it: what it put back and what it did not stays as it is"))
+        ui.say(ui.style.wrap(t("It cannot be gone on with: {why}.", why=safe(problem)), 2, 4))
+    options = [] if problem else [Option("on", t("go on with undoing it"))]
+    options.append(Option("close", t("close it: what it put back and what it did not stays as it is")))
     if anew:
-        options.append(Option("new", "close it and begin a recovery"))
-    options.append(Option("quit", "quit, and decide later"))
-    choice = ui.ask_choice(f"The run {run.id}:", options, options[0].value)
+        options.append(Option("new", t("close it and begin a recovery")))
+    options.append(Option("quit", t("quit, and decide later")))
+    choice = ui.ask_choice(t("The run {run}:", run=run.id), options, options[0].value)
     if choice == "quit":
-        return simply(session, reading, ExitStatus.DECLINED, "Left as it is. Nothing was changed.")
+        return simply(session, reading, ExitStatus.DECLINED, t("Left as it is. Nothing was changed."))
     only = str(run.history.start.get("only") or "")
     if choice == "on" and of is not None:
         return undo_run(session, request, of, only, reading, hold, listeners, goes_on=run)
@@ -172,9 +175,9 @@ def _undone_run(session: Session, run: Run) -> tuple[Run | None, str]:
     """The run that ``run`` undoes, and why that cannot be gone on with."""
     of = next((one for one in list_runs(session.state, session.node) if one.id == run.of), None)
     if of is None:
-        return None, f"the run {run.of}, which it undoes, is gone"
+        return None, t("the run {run}, which it undoes, is gone", run=run.of)
     if of.node_uid != run.node_uid:
-        return of, f"the run {of.id}, which it undoes, was on another node of this name"
+        return of, t("the run {run}, which it undoes, was on another node of this name", run=of.id)
     return of, run.history.damage or of.history.damage
 
 
@@ -218,7 +221,7 @@ class _TakenUp:
     def _carry_out(self, choice: str, course: Course, reading: Reading) -> Result | None:
         session, request = self.session, self.request
         if choice == "quit":
-            return simply(session, reading, ExitStatus.DECLINED, "Left as it is. Nothing was changed.")
+            return simply(session, reading, ExitStatus.DECLINED, t("Left as it is. Nothing was changed."))
         if choice == "undo":
             return undo_run(session, request, _run_of(course), "", reading, self.hold, self.listeners)
         if choice in ("close", "new"):
@@ -238,17 +241,28 @@ class _TakenUp:
         named_by += [str(request.plan["runbook"]["id"])] if request.plan is not None else []
         if strange := [name for name in named_by if name != start.get("runbook")]:
             raise GpufixError(
-                f"what was given is for the runbook {strange[0]}, but the run {self.run.id} is unfinished and is of "
-                f"{start.get('runbook')}",
-                f"go on with it ({self.session.words('resume')}) or undo it ({self.session.words('undo')}) first",
+                t(
+                    "what was given is for the runbook {other}, but the run {run} is unfinished and is of {runbook}",
+                    other=strange[0],
+                    run=self.run.id,
+                    runbook=start.get("runbook"),
+                ),
+                self._first(),
                 ExitStatus.BLOCKED,
             )
         found = next((book for book in self.request.books if book.id == start.get("runbook")), None)
         if found is None:
             named = safe(str(start.get("runbook")))
-            return _no_book(named), f"its runbook {named} is not here (--runbooks)"
+            return _no_book(named), t("its runbook {runbook} is not here (--runbooks)", runbook=named)
         changed = found.digest != start.get("runbook_digest")
-        return found, f"its runbook {found.id} was changed since it began" if changed else ""
+        return found, t("its runbook {runbook} was changed since it began", runbook=found.id) if changed else ""
+
+    def _first(self) -> str:
+        return t(
+            "go on with it ({resume}) or undo it ({undo}) first",
+            resume=self.session.words("resume"),
+            undo=self.session.words("undo"),
+        )
 
     def _given(self) -> dict[str, Given]:
         """The answers of the run. Raises GpufixError (status 4) where this command was given others."""
@@ -256,13 +270,19 @@ class _TakenUp:
         given = {}
         for name, one in recorded.items() if isinstance(recorded, Mapping) else ():
             value = str(one.get("value")) if isinstance(one, Mapping) else str(one)
-            given[str(name)] = Given(value, f"the run {self.run.id}")
+            given[str(name)] = Given(value, t("the run {run}", run=self.run.id))
         for name, other in self.request.given.items():
             if name in given and given[name].value != other.value:
                 raise GpufixError(
-                    f"{other.origin}: {name} is {other.value}, but the run {self.run.id} is unfinished and was begun "
-                    f"with {given[name].value}",
-                    f"go on with it ({self.session.words('resume')}) or undo it ({self.session.words('undo')}) first",
+                    t(
+                        "{origin}: {question} is {answer}, but the run {run} is unfinished and was begun with {other}",
+                        origin=other.origin,
+                        question=name,
+                        answer=other.value,
+                        run=self.run.id,
+                        other=given[name].value,
+                    ),
+                    self._first(),
                     ExitStatus.BLOCKED,
                 )
         return given
@@ -283,7 +303,7 @@ class _TakenUp:
         for name in unsettled(steps_on_record(self.run.history)):
             step = next((step for step in book.steps if step.id == name), None)
             if step is None:
-                settled.append(Settled(name, "unknown", "its runbook does not say how it would show"))
+                settled.append(Settled(name, "unknown", t("its runbook does not say how it would show")))
                 continue
 
             def judged(seen: Reading, step: RunbookStep = step) -> Verdict:
@@ -297,7 +317,7 @@ class _TakenUp:
     def _give_time(self, reading: Reading, step: RunbookStep, judged: Callable[[Reading], Verdict]) -> Reading:
         session, began = self.session, self.session.clock.monotonic()
         while not judged(reading).holds and _is_up(reading) and session.clock.monotonic() - began < step.timeout:
-            session.ui.progress(f"{step.id} was begun; waiting to see what comes of it")
+            session.ui.progress(t("{step} was begun; waiting to see what comes of it", step=step.id))
             session.clock.sleep(POLL_SECONDS)
             reading = session.read()
         session.ui.progress("")
@@ -309,25 +329,26 @@ class _TakenUp:
         if not self.request.attended:
             if problem:
                 raise GpufixError(
-                    f"the run {self.run.id} is unfinished and cannot be gone on with: {problem}",
-                    f"at a terminal it can be undone or closed: {self.session.words('resume')}",
+                    t("the run {run} is unfinished and cannot be gone on with: {why}", run=self.run.id, why=problem),
+                    t("at a terminal it can be undone or closed: {command}", command=self.session.words("resume")),
                     ExitStatus.BLOCKED,
                 )
             return "on"
         ui, at = self.session.ui, self._stands_at(course)
         if problem:
-            ui.say(ui.style.wrap(f"It cannot be gone on with: {safe(problem)}.", 2, 4))
-        options = [] if problem else [Option("on", f"go on: {at}, and the rest" if at else "go on with the rest")]
+            ui.say(ui.style.wrap(t("It cannot be gone on with: {why}.", why=safe(problem)), 2, 4))
+        on = t("go on: {step}, and the rest", step=at) if at else t("go on with the rest")
+        options = [] if problem else [Option("on", on)]
         if at and not problem and any(step.id == at for step in course.book.steps):
-            options.append(Option("done", f"mark {at} done by hand (only if it shows)"))
+            options.append(Option("done", t("mark {step} done by hand (only if it shows)", step=at)))
         undoable = any(not part.left for part in parts_of(_run_of(course).history, self.run.node_uid))
         if undoable and not self.run.history.damage:
-            options.append(Option("undo", "undo what it changed, the newest step first"))
-        options.append(Option("close", "close it: what it did stays as it is"))
+            options.append(Option("undo", t("undo what it changed, the newest step first")))
+        options.append(Option("close", t("close it: what it did stays as it is")))
         if self.anew:
-            options.append(Option("new", "close it and begin a new one"))
-        options.append(Option("quit", "quit, and decide later"))
-        return ui.ask_choice(f"The run {self.run.id}:", options, options[0].value)
+            options.append(Option("new", t("close it and begin a new one")))
+        options.append(Option("quit", t("quit, and decide later")))
+        return ui.ask_choice(t("The run {run}:", run=self.run.id), options, options[0].value)
 
     def _mark_done(self, course: Course, reading: Reading) -> tuple[Course, Reading]:
         """Done by hand: believed only where it shows, and then on record at once, whatever is chosen next."""
@@ -337,9 +358,10 @@ class _TakenUp:
         verdict = evaluate(step.done_when, World(fresh.facts, course.plan.answers, course.findings))
         if not verdict.holds:
             told = "; ".join(leaf.text for leaf in verdict.open_parts())
-            ui.say(ui.style.wrap(f"{at} is not done: {safe(told)}. Nothing was marked.", 2, 4))
+            told = t("{step} is not done: {found}. Nothing was marked.", step=at, found=safe(told))
+            ui.say(ui.style.wrap(told, 2, 4))
             return course, reading
-        told = f"marked done by hand by {self.request.who}; {held_words(verdict)}"
+        told = t("marked done by hand by {who}; {held}", who=self.request.who, held=held_words(verdict))
         run = _run_of(course)
         journal = Journal.reopen(run.folder, run.history.seq)
         try:
@@ -367,9 +389,13 @@ def _why_not_answers(book: Runbook, given: Mapping[str, Given]) -> str:
     for question in book.questions:
         one = given.get(question.id)
         if one is None:
-            return f"its journal does not say what was answered to {question.id}"
+            return t("its journal does not say what was answered to {question}", question=question.id)
         if one.value not in [choice.value for choice in question.choices]:
-            return f"{one.value!r}, which its journal has for {question.id}, is none of the choices"
+            return t(
+                "{answer}, which its journal has for {question}, is none of the choices",
+                answer=repr(one.value),
+                question=question.id,
+            )
     return ""
 
 
@@ -383,4 +409,4 @@ def _why_not_on(book: Runbook, plan: Plan, reading: Reading, at: str) -> str:
     if step is not None and (not step.playbook or Action.START_KUBELET in actions_of(step.playbook)):
         return ""
     cause = reading.diagnosis.root_cause
-    return f"what ails the node now is {cause.id}, and {book.id} is not for that"
+    return t("what ails the node now is {cause}, and {runbook} is not for that", cause=cause.id, runbook=book.id)

@@ -35,6 +35,7 @@ from gpufix.core.render.metrics import metrics_text
 from gpufix.core.render.plan_text import plan_data_lines
 from gpufix.core.runbook import Runbook
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import mark, t
 from gpufix.record import Listener, Notifying, Streaming
 from gpufix.results import error_as_data, metrics_of, result_as_data
 from gpufix.running import Result
@@ -50,15 +51,15 @@ from gpufix.world.metrics import check_metrics_file, write_metrics
 from gpufix.world.notify import Notifier
 
 _WITHOUT_A_PERSON = {
-    "resume": "--answers FILE (gpufix answers writes a sample)",
-    "undo": "--check to see the plan only: nothing is undone without a person",
+    "resume": mark("--answers FILE (gpufix answers writes a sample)"),
+    "undo": mark("--check to see the plan only: nothing is undone without a person"),
 }
 """What a command offers where nobody can be asked; any other than these has both."""
 
 
 def without_a_person(arguments: argparse.Namespace) -> str:
-    both = "--answers FILE (gpufix answers writes a sample), or --check to see the plan only"
-    return f"give {_WITHOUT_A_PERSON.get(arguments.command, both)}"
+    both = mark("--answers FILE (gpufix answers writes a sample), or --check to see the plan only")
+    return t("give {options}", options=t(_WITHOUT_A_PERSON.get(arguments.command, both)))
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -262,7 +263,8 @@ def _out(text: str) -> bool:
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in its buffer goes nowhere
         if not isinstance(error, BrokenPipeError):
-            sys.stderr.write(f"gpufix: standard output: {error.strerror}\n")
+            told = t("standard output: {why}", why=error.strerror)
+            sys.stderr.write(f"gpufix: {told}\n")
         return isinstance(error, BrokenPipeError)
 
 
@@ -290,7 +292,9 @@ def carry_out(
     check_options(arguments)
     attended = arguments.answers is None and not arguments.check
     if attended:
-        prompts.check_terminal(f"run it in a terminal; without one {without_a_person(arguments)}")
+        prompts.check_terminal(
+            t("run it in a terminal; without one {what_to_do}", what_to_do=without_a_person(arguments))
+        )
     request = request_from(arguments, books)
     notifier = Notifier(arguments.notify) if arguments.notify else None
     ui = ui_for(arguments, attended)
@@ -310,7 +314,7 @@ def carry_out(
         _write_metrics(arguments, failed, time.monotonic() - began)
         raise
     except (KeyboardInterrupt, prompts.Interrupted):
-        _tell_end(listeners, int(ExitStatus.INTERRUPTED), "interrupted before the first change")
+        _tell_end(listeners, int(ExitStatus.INTERRUPTED), t("interrupted before the first change"))
         raise
     finally:
         ui.progress("")
@@ -345,9 +349,14 @@ def _leave_behind(
         text = saved(book, session.node, values, result.consents, notes)
         try:
             write_new(arguments.save_answers, text)
-            sys.stderr.write(f"gpufix: the answers given are in {arguments.save_answers}\n")
+            told = t("the answers given are in {file}", file=arguments.save_answers)
+            sys.stderr.write(f"gpufix: {told}\n")
         except OSError as error:  # how the run ended stays as it is
-            told = f"--save-answers {arguments.save_answers}: {error.strerror}; the run's journal has the answers"
+            told = t(
+                "--save-answers {file}: {why}; the run's journal has the answers",
+                file=arguments.save_answers,
+                why=error.strerror,
+            )
             sys.stderr.write(f"gpufix: {safe(told)}\n")
 
 
@@ -409,7 +418,7 @@ def show(arguments: argparse.Namespace) -> ExitStatus:
 
 
 def answers(arguments: argparse.Namespace) -> ExitStatus:
-    books = read_runbooks(arguments.runbooks)
+    books = read_runbooks(arguments.runbooks, as_written=True)  # the file is in English, whoever writes it
     named = arguments.runbook
     if named is None and len(books) > 1:
         raise GpufixError("which runbook?", "there is: " + ", ".join(book.id for book in books))

@@ -17,6 +17,7 @@ from gpufix.core.render.document import Case, Document, Making, build_document
 from gpufix.core.render.pages import Templates, render
 from gpufix.core.runbook import Runbook
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import mark, spoken, t
 from gpufix.model import Status
 from gpufix.recovery import fitting
 from gpufix.session import Reading
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace, read: Callable[[], Reading], books: Seque
         book = fitting(books, reading) if reading is not None else _only(books)
     if book is None:
         assert reading is not None
-        sys.stderr.write(f"gpufix: {_none_fits(reading)} Nothing was written.\n")
+        sys.stderr.write(f"gpufix: {_none_fits(reading)} {t('Nothing was written.')}\n")
         return ExitStatus.DECLINED
     answers = {name: one.value for name, one in override(None, arguments.overrides, book).items()}
     case = _case(reading, book, answers, host) if reading is not None else None
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace, read: Callable[[], Reading], books: Seque
 
 def make_page(document: Document, form: str, own: Templates, theirs: Templates) -> str:
     """``document`` through the template of ``form``: md, html, or pdf (which is HTML too)."""
-    return render(TEMPLATES[form], own, theirs, {"doc": document, "language": "en"})
+    return render(TEMPLATES[form], own, theirs, {"doc": document, "language": spoken()})
 
 
 def _named(name: str, books: Sequence[Runbook]) -> Runbook:
@@ -91,8 +92,9 @@ def _only(books: Sequence[Runbook]) -> Runbook:
 def _none_fits(reading: Reading) -> str:
     cause, node = reading.diagnosis.root_cause, reading.snapshot.node
     if cause.id == "healthy" and cause.status is Status.CONFIRMED:
-        return f"{node} is well, so no runbook fits."
-    return f"no runbook fits {cause.id} on {node}; --runbook NAME prints one all the same."
+        return t("{node} is well, so no runbook fits.", node=node)
+    words = mark("no runbook fits {cause} on {node}; --runbook NAME prints one all the same.")
+    return t(words, cause=cause.id, node=node)
 
 
 def _case(reading: Reading, book: Runbook, answers: Mapping[str, str], host: str) -> Case:

@@ -27,6 +27,7 @@ from gpufix.core.verdict import Verdicts, judge
 from gpufix.endings import ending, ending_of_undo, reached, summary
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.gate import Approver, PromptApprover
+from gpufix.language import t
 from gpufix.model import Diagnosis
 from gpufix.record import Listener, Record
 from gpufix.runs import Run, next_number
@@ -122,7 +123,7 @@ def decisions(plan: Plan) -> list[dict[str, str]]:
 def look(session: Session) -> Reading:
     """A first look at both sides. Raises GpufixError (status 7) where one of them cannot be read."""
     session.connect()
-    session.ui.progress(f"reading {session.node}: the cluster and the host")
+    session.ui.progress(t("reading {node}: the cluster and the host", node=session.node))
     reading = session.read()
     require_both(reading)
     session.ui.progress("")
@@ -150,12 +151,17 @@ def wait_for_host(session: Session, reading: Reading) -> Reading:
     while reading.facts.busy.value:
         if session.clock.monotonic() - began > BUSY_SECONDS:
             raise GpufixError(
-                f"{reading.facts.busy.value} still runs on {session.host}",
-                "look at it there; nothing was changed",
+                t("{work} still runs on {host}", work=reading.facts.busy.value, host=session.host),
+                t("look at it there; nothing was changed"),
                 ExitStatus.BLOCKED,
             )
-        seconds = duration_s(session.clock.monotonic() - began)
-        session.ui.progress(f"waiting for what still runs on {session.host}: {reading.facts.busy.value}, {seconds}")
+        told = t(
+            "waiting for what still runs on {host}: {work}, {time}",
+            host=session.host,
+            work=reading.facts.busy.value,
+            time=duration_s(session.clock.monotonic() - began),
+        )
+        session.ui.progress(told)
         session.clock.sleep(POLL_SECONDS)
         reading = session.read()
     session.ui.progress("")
@@ -165,9 +171,9 @@ def wait_for_host(session: Session, reading: Reading) -> Reading:
 def settled_by(step: str, verdict: Verdict) -> Settled:
     """What ``verdict``, that of a step's post-condition over a fresh look, says of a step that was begun."""
     if verdict.holds:
-        return Settled(step, "done", f"found done: {held_words(verdict)}")
+        return Settled(step, "done", t("found done: {held}", held=held_words(verdict)))
     told = "; ".join(leaf.text for leaf in verdict.open_parts() if leaf.kind == "observation")
-    return Settled(step, "unknown" if verdict.holds is None else "not done", f"found not done: {told}")
+    return Settled(step, "unknown" if verdict.holds is None else "not done", t("found not done: {found}", found=told))
 
 
 def held_words(verdict: Verdict) -> str:
@@ -193,8 +199,8 @@ def present(
     stops = next((mark for mark in marks if mark.stops), None)
     if stops is not None and not request.attended:
         raise GpufixError(
-            f"somebody else is at {session.node}, nothing was changed: {stops.text}",
-            "end that first, or decide at a terminal",
+            t("somebody else is at {node}, nothing was changed: {who}", node=session.node, who=stops.text),
+            t("end that first, or decide at a terminal"),
             ExitStatus.BLOCKED,
         )
     ui.say(["", *plan_lines(plan, {name: one.origin for name, one in given.items()}, ui.style)])
@@ -221,18 +227,19 @@ def checked(
     made = planning.make_plan(session, plan, reading, verdicts, given, shut if request.answers is not None else None)
     blocked = [step["id"] for step in made["steps"] if step["decision"] == Decision.BLOCKED]
     if made["errored"]:
-        status, line = ExitStatus.STEP_FAILED, "The plan has a dry run that failed."
+        status, line = ExitStatus.STEP_FAILED, t("The plan has a dry run that failed.")
     elif blocked:
-        status, line = ExitStatus.BLOCKED, f"The plan cannot be applied: {', '.join(blocked)} blocked."
+        status = ExitStatus.BLOCKED
+        line = t("The plan cannot be applied: {steps} blocked.", steps=", ".join(blocked))
     elif not made["complete"]:
-        status, line = ExitStatus.OK, "A plan, not complete: " + "; ".join(made["because"]) + "."
+        status, line = ExitStatus.OK, t("A plan, not complete: {why}.", why="; ".join(made["because"]))
     else:
-        status, line = ExitStatus.OK, "The plan can be applied."
+        status, line = ExitStatus.OK, t("The plan can be applied.")
     if shut and status is ExitStatus.OK:
-        line = f"Without a person it stops before its first change: {'; '.join(shut)}."
+        line = t("Without a person it stops before its first change: {consents}.", consents="; ".join(shut))
         status = gaps.status if request.check else status  # --check ends as the run itself would
     return Result(
-        session.node, status, f"{line} Nothing was changed.", tuple(plan_data_lines(made, session.ui.style)),
+        session.node, status, line + " " + t("Nothing was changed."), tuple(plan_data_lines(made, session.ui.style)),
         runbook=plan.runbook.id, answers=given, verdicts=verdicts, diagnosis=reading.diagnosis, made=made,
     )  # fmt: skip
 
@@ -242,8 +249,16 @@ def require_same_node(run: Run, reading: Reading, session: Session) -> None:
     node = reading.facts.node.value
     if node is not None and node.uid != run.node_uid:
         raise OtherNode(
-            f"the run {run.id} was on another node of this name: its uid was {run.node_uid}, here it is {node.uid}",
-            f"point --kubeconfig and --context at the cluster of the run; {close_words(run)}",
+            t(
+                "the run {run} was on another node of this name: its uid was {was}, here it is {now}",
+                run=run.id,
+                was=run.node_uid,
+                now=node.uid,
+            ),
+            t(
+                "point --kubeconfig and --context at the cluster of the run; {close}",
+                close=close_words(run),
+            ),
             ExitStatus.BLOCKED,
         )
 
@@ -265,7 +280,7 @@ def close_run(
     record = Record(journal, *listeners)
     try:
         walk.record_start(journal, record, reading)
-        line = f"The run {journal.folder.name} is closed: what it did stays as it is. Nothing was changed."
+        line = t("The run {run} is closed: what it did stays as it is. Nothing was changed.", run=journal.folder.name)
         record.write("run-end", exit_status=int(ExitStatus.DECLINED), line=line, verdicts={}, changes=[], closed=True)
     finally:
         journal.close()
@@ -282,9 +297,9 @@ def walk_course(
 
     Raises GpufixError for what breaks it off: a journal that cannot be written any more, above all.
     """
-    notice = "Stopping after this step, as asked. Once more kills it, and its state will not be known."
+    notice = t("Stopping after this step, as asked. Once more kills it, and its state will not be known.")
     # from here on Ctrl-C stops after the step; before it, it just ends
-    with Interrupts(lambda: session.ui.say(["", notice])) as interrupts:
+    with Interrupts(lambda: session.ui.say(["", *session.ui.style.wrap(notice)])) as interrupts:
         session.runner.kill = lambda: interrupts.kill
         return _Walk(session, request, course, hold, interrupts, tuple(listeners)).walk(reading)
 
@@ -327,8 +342,12 @@ class _Walk:
             self._keep_last_look(journal, walker.latest)
             return result
         except BaseException:
-            told = f"The run broke off. What it had done by then is in {journal.folder / 'run.jsonl'}; "
-            session.ui.say(["", f"{told}{session.words('resume')} looks at the node and goes on."])
+            told = t(
+                "The run broke off. What it had done by then is in {journal}; {command} looks at the node and goes on.",
+                journal=journal.folder / "run.jsonl",
+                command=session.words("resume"),
+            )
+            session.ui.say(["", told])
             raise
         finally:
             journal.close()
@@ -352,7 +371,7 @@ class _Walk:
             if not result.outcome.goes_on:
                 break
             if self.interrupts.stop and step is not steps[-1]:
-                return StepResult(step.id, Outcome.INTERRUPTED, f"stopped after {step.id}, as asked")
+                return StepResult(step.id, Outcome.INTERRUPTED, t("stopped after {step}, as asked", step=step.id))
         return result
 
     def record_start(self, journal: Journal, record: Record, reading: Reading) -> None:
@@ -401,12 +420,16 @@ class _Walk:
             status, line = ending_of_undo(session, walker, book, last, verdicts, self.course.undoes, self.course.stays)
         else:
             status, line = ending(session, walker, book, last, verdicts)
-        lines = ["", style.paint("What was done", "bold"), *summary(walker, book)]
+        lines = ["", style.paint(t("What was done"), "bold"), *summary(walker, book)]
         for step, why in self.course.stays.items():
-            lines += style.wrap(f"{safe(step):<18} stays as it is: {safe(why)}", 2, 4)
+            lines += style.wrap(f"{safe(step):<18} " + t("stays as it is: {why}", why=safe(why)), 2, 4)
         lines += ["", *verdict_lines(verdicts, style)]
         colour = "green" if status is ExitStatus.OK else "red"
-        lines += ["", *(style.paint(one, colour, "bold") for one in style.wrap(safe(line))), f"Journal: {run}"]
+        lines += [
+            "",
+            *(style.paint(one, colour, "bold") for one in style.wrap(safe(line))),
+            t("Journal: {folder}", folder=run),
+        ]
         return Result(
             session.node, status, line, tuple(lines), runbook=book.id, answers=self.course.given,
             steps=tuple(walker.results), consents=approver.as_consents(session.node), verdicts=verdicts,
@@ -422,8 +445,8 @@ def _keep_snapshot(journal: Journal, name: str, reading: Reading) -> None:
         write_snapshot(reading.snapshot, next(folder for folder in free if not folder.exists()))
     except GpufixError as error:
         raise GpufixError(
-            f"the snapshot of the run cannot be written: {error.message}",
-            "free space, or give --state-dir a folder that can be written; nothing was changed",
+            t("the snapshot of the run cannot be written: {why}", why=error.message),
+            t("free space, or give --state-dir a folder that can be written; nothing was changed"),
             ExitStatus.STEP_FAILED,
         ) from None
 

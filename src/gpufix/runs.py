@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpufix.core.render.words import word
 from gpufix.core.run_history import History, count, read_history
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 from gpufix.text import did_you_mean
 from gpufix.world import runs as folders
 from gpufix.world.journal import Journal, process_began
@@ -103,8 +105,8 @@ def find_run(state: Path, named: str) -> Run:
     if found:
         return found[-1]
     names = [name for run in runs for name in (run.id, run.node)]
-    hint = did_you_mean(named, names) if names else f"there are no runs in {state / 'runs'}"
-    raise GpufixError(f"no run {named!r}", hint)
+    hint = did_you_mean(named, names) if names else t("there are no runs in {folder}", folder=state / "runs")
+    raise GpufixError(t("no run {run}", run=repr(named)), hint)
 
 
 def run_to_resume(state: Path, named: str | None) -> Run:
@@ -117,16 +119,30 @@ def run_to_resume(state: Path, named: str | None) -> Run:
     run = next((run for run in runs if run.id == named), None)
     if run is None:
         going = [run for run in runs if (run.is_open or run.state == "running") and not _later_than(run, runs)]
-        run = _newest(going, named, "none is unfinished") or find_run(state, named or "")
+        run = _newest(going, named, t("none is unfinished")) or find_run(state, named or "")
     if run.state == "running":
         raise still_running(run)
     if not run.is_open:
-        why = {"undone": "was undone", "unreadable": "has a journal that cannot be read"}.get(run.state, "has ended")
-        raise GpufixError(f"the run {run.id} {why}: there is nothing to go on with", f"gpufix runs show {run.id}")
+        if run.state == "undone":
+            told = t("the run {run} was undone: there is nothing to go on with", run=run.id)
+        elif run.state == "unreadable":
+            told = t("the run {run} has a journal that cannot be read: there is nothing to go on with", run=run.id)
+        else:
+            told = t("the run {run} has ended: there is nothing to go on with", run=run.id)
+        raise GpufixError(told, f"gpufix runs show {run.id}")
     if later := _later_than(run, runs):
         raise GpufixError(
-            f"the run {run.id} is not the last one of {run.node}: {later[-1].id} came after it",
-            f"gpufix recover {run.node} looks at the node anew; gpufix runs close {run.id} ends this one",
+            t(
+                "the run {run} is not the last one of {node}: {later} came after it",
+                run=run.id,
+                node=run.node,
+                later=later[-1].id,
+            ),
+            t(
+                "{command} looks at the node anew; {close} ends this one",
+                command=f"gpufix recover {run.node}",
+                close=f"gpufix runs close {run.id}",
+            ),
         )
     return run
 
@@ -152,19 +168,20 @@ def run_to_undo(state: Path, named: str | None) -> Run:
     """
     runs = [run for run in list_runs(state) if run.history.changed or run.id == named]
     mine = [run for run in runs if run.history.kind == "recover" and run.state not in ("undone", "unreadable")]
-    run = next((run for run in mine if run.id == named), None) or _newest(mine, named, "none is left to undo")
+    run = next((run for run in mine if run.id == named), None) or _newest(mine, named, t("none is left to undo"))
     if run is None:
         last = find_run(state, named or "")
-        raise GpufixError(f"there is nothing to undo of {named}", _nothing_to_undo(last))
+        raise GpufixError(t("there is nothing to undo of {run}", run=named), _nothing_to_undo(last))
     if run.state == "running":
         raise still_running(run)
     if not run.history.changed:
-        raise GpufixError(f"the run {run.id} changed nothing: there is nothing to undo", f"gpufix runs show {run.id}")
+        told = t("the run {run} changed nothing: there is nothing to undo", run=run.id)
+        raise GpufixError(told, f"gpufix runs show {run.id}")
     later = [other for other in mine if other.node == run.node and _is_later(other, run)]
     if later:
         raise GpufixError(
-            f"{later[-1].id} changed {run.node} after the run {run.id}",
-            f"undo that one first: gpufix undo {later[-1].id}",
+            t("{later} changed {node} after the run {run}", later=later[-1].id, node=run.node, run=run.id),
+            t("undo that one first: {command}", command=f"gpufix undo {later[-1].id}"),
         )
     return run
 
@@ -224,8 +241,8 @@ def _is_later(other: Run, run: Run) -> bool:
 
 def _nothing_to_undo(run: Run) -> str:
     if run.history.kind == "undo":
-        return f"it is an undo itself: gpufix recover {run.node} is the way back"
-    return f"gpufix runs list shows the runs; the last one here is {run.id} ({run.state})"
+        return t("it is an undo itself: {command} is the way back", command=f"gpufix recover {run.node}")
+    return t("gpufix runs list shows the runs; the last one here is {run} ({state})", run=run.id, state=word(run.state))
 
 
 def require_own(run: Run) -> None:
@@ -233,8 +250,11 @@ def require_own(run: Run) -> None:
     by Ansible, and what it calls the start is put back."""
     if why := folders.why_not_own(run.folder):
         raise GpufixError(
-            f"the run {run.id} is not gone on with and not undone: {why}",
-            f"go on as that user; where you know that nobody tampered with it: chown and chmod -R go-w {run.folder}",
+            t("the run {run} is not gone on with and not undone: {why}", run=run.id, why=why),
+            t(
+                "go on as that user; where you know that nobody tampered with it: chown and chmod -R go-w {folder}",
+                folder=run.folder,
+            ),
             ExitStatus.BLOCKED,
         )
 
@@ -242,8 +262,13 @@ def require_own(run: Run) -> None:
 def still_running(run: Run) -> GpufixError:
     process = run.history.process
     return GpufixError(
-        f"the run {run.id} is going on: {process.get('who') or 'somebody'} (process {process.get('pid')})",
-        "let it end, or stop it there with Ctrl-C",
+        t(
+            "the run {run} is going on: {who} (process {pid})",
+            run=run.id,
+            who=process.get("who") or t("somebody"),
+            pid=process.get("pid"),
+        ),
+        t("let it end, or stop it there with Ctrl-C"),
         ExitStatus.LOCKED,
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from gpufix.core.render.run_text import run_as_data, run_lines, run_row, table_lines
 from gpufix.core.render.terminal import Style
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 from gpufix.runs import Run, close, find_run, list_runs, prune, require_own, run_to_close, to_prune
 from gpufix.text import safe
 from gpufix.ui import style_for
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
         elif runs:
             print("\n".join(table_lines([run_row(one.id, one.state, one.history) for one in runs], style)))
         else:
-            print("no runs")
+            print(t("no runs"))
         return ExitStatus.OK
     if arguments.runs_command == "close":
         return _close(arguments, state, style)
@@ -91,8 +92,8 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
     if as_json:
         print(json.dumps({"version": 1, "pruned": [one.id for one in gone], "dry_run": arguments.dry_run}, indent=2))
     else:
-        verb = "would be pruned" if arguments.dry_run else "pruned"
-        print("\n".join([*(one.id for one in gone), f"{len(gone)} {verb}"]))
+        told = t("{n} would be pruned", n=len(gone)) if arguments.dry_run else t("{n} pruned", n=len(gone))
+        print("\n".join([*(one.id for one in gone), told]))
     return ExitStatus.OK
 
 

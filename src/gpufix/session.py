@@ -17,8 +17,9 @@ from gpufix.core.marks import MarkSignature, load_remediators
 from gpufix.core.observations import OBSERVATIONS
 from gpufix.core.parse import parse_snapshot
 from gpufix.core.render.terminal import Style
-from gpufix.core.runbook import Runbook, load_runbook
+from gpufix.core.runbook import Runbook, load_runbook, spoken
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import mark, t
 from gpufix.lock import Lock
 from gpufix.model import ROOT_CAUSES, Diagnosis, Facts, Snapshot
 from gpufix.text import did_you_mean, redact, safe
@@ -87,6 +88,8 @@ class Reading:
     snapshot: Snapshot
     facts: Facts
     diagnosis: Diagnosis
+    host_trouble: Trouble = Trouble.NONE
+    """Why the host could not be read at all, for code: the reason in words is in the person's language."""
 
 
 def read_signatures() -> Signatures:
@@ -102,8 +105,11 @@ def judge_snapshot(snapshot: Snapshot, signatures: Signatures) -> Reading:
     return Reading(snapshot, facts, diagnose(facts, signatures))
 
 
-def read_runbooks(folder: Path | None = None) -> list[Runbook]:
-    """All runbooks, gpufix's or those in ``folder``, checked. Raises GpufixError (status 2) naming file and line."""
+def read_runbooks(folder: Path | None = None, *, as_written: bool = False) -> list[Runbook]:
+    """All runbooks, gpufix's or those in ``folder``, checked. Raises GpufixError (status 2) naming file and line.
+
+    gpufix's speak the language of the person unless ``as_written``; those in ``folder`` are their owner's words.
+    """
     schema, playbooks = resources.runbook_schema(), resources.playbook_names()
     books = []
     for path in resources.runbook_paths(folder):
@@ -116,7 +122,8 @@ def read_runbooks(folder: Path | None = None) -> list[Runbook]:
             findings=ROOT_CAUSES,
             playbooks=playbooks,
         )
-        books.append(replace(book, digest=hashlib.sha256(text.encode()).hexdigest()))
+        book = replace(book, digest=hashlib.sha256(text.encode()).hexdigest())
+        books.append(book if as_written or folder is not None else spoken(book))
     return books
 
 
@@ -149,6 +156,7 @@ class Session:
         self.signatures = read_signatures()
         self.remediators = read_remediators()
         self._cluster: Cluster | None = None
+        self._host_trouble = Trouble.NONE
 
     def words(self, verb: str) -> str:
         """The command that a person is told to use."""
@@ -169,9 +177,12 @@ class Session:
         try:
             lock.acquire()
             self.ui.progress("")
-            if told := lock.why_none or lock.took_over:
-                why = "No lock, so nobody else is kept out" if lock.why_none else "Taken over from"
-                self.ui.say(["", *self.ui.style.wrap(safe(f"{why}: {told}"), 0, 2)])
+            if lock.why_none:
+                told = t("No lock, so nobody else is kept out: {why}", why=lock.why_none)
+                self.ui.say(["", *self.ui.style.wrap(safe(told), 0, 2)])
+            elif lock.took_over:
+                told = t("Taken over from: {holder}", holder=lock.took_over)
+                self.ui.say(["", *self.ui.style.wrap(safe(told), 0, 2)])
             yield lock
         finally:
             lock.release()
@@ -189,7 +200,8 @@ class Session:
     def read(self) -> Reading:
         """A fresh look at both sides. Raises GpufixError for a node or a host that does not exist; whatever merely
         could not be read becomes unknown."""
-        return judge_snapshot(self._checked(read_live(self.node, self._read_cluster, self._read_host)), self.signatures)
+        snapshot = self._checked(read_live(self.node, self._read_cluster, self._read_host))
+        return replace(judge_snapshot(snapshot, self.signatures), host_trouble=self._host_trouble)
 
     def _read_cluster(self) -> tuple[dict[str, str], dict[str, str]]:
         if missing := self.cluster_access.missing():
@@ -198,13 +210,14 @@ class Session:
 
     def _read_host(self) -> tuple[dict[str, str], dict[str, str]]:
         result = self.run(READ_NODE, self.host, {"gpufix_host": self.host}, show=False)
+        self._host_trouble = result.trouble
         if result.trouble is Trouble.NO_HOST:
-            return {}, {"host": NO_SUCH_HOST}
+            return {}, {"host": t(NO_SUCH_HOST)}
         if not result.ok:
             return {}, {"host": explain(result, self.host)}
         files, unread = result.returned("files"), result.returned("unread")
         if not isinstance(files, Mapping) or not isinstance(unread, Mapping):
-            return {}, {"host": f"reading {self.host} brought nothing back"}
+            return {}, {"host": t("reading {host} brought nothing back", host=self.host)}
         return (
             {f"host/{name}": redact(str(text)) for name, text in files.items()},
             {f"host/{name}": str(reason) for name, reason in unread.items()},
@@ -213,16 +226,18 @@ class Session:
     def _checked(self, snapshot: Snapshot) -> Snapshot:
         nodes = parse_snapshot(snapshot).nodes
         if nodes.value is not None and self.node not in (names := [node.name for node in nodes.value]):
-            raise NodeGone(f"the cluster has no node {self.node!r}", did_you_mean(self.node, names))
-        if snapshot.unread.get("host") == NO_SUCH_HOST:
+            told = t("the cluster has no node {node}", node=repr(self.node))
+            raise NodeGone(told, did_you_mean(self.node, names))
+        if self._host_trouble is Trouble.NO_HOST:
             where = ", ".join(self.access.inventory) or default_inventory()
             if not where:
-                raise GpufixError("no inventory: Ansible does not know where the node is", "give one with -i FILE")
+                raise GpufixError(
+                    t("no inventory: Ansible does not know where the node is"), t("give one with -i FILE")
+                )
             hint = did_you_mean(self.host, inventory_hosts(self.access))
-            raise GpufixError(
-                f"no host {self.host!r} in {where}",
-                f"{hint} Give the inventory with -i, and --host where it calls the node by another name.".strip(),
-            )
+            way = t("Give the inventory with -i, and --host where it calls the node by another name.")
+            told = t("no host {host} in {inventory}", host=repr(self.host), inventory=where)
+            raise GpufixError(told, f"{hint} {way}".strip())
         return snapshot
 
     def run(
@@ -239,13 +254,13 @@ class Session:
             return PlayResult(
                 False,
                 Trouble.KILLED,
-                "killed while it ran; what it had done by then is not known",
+                t("killed while it ran; what it had done by then is not known"),
                 fold(run.events).tasks,
             )
         return finish(fold(run.events), run.return_code, host)
 
 
-NO_SUCH_HOST = "the inventory has no such host"
+NO_SUCH_HOST = mark("the inventory has no such host")
 
 
 def unread_side(reading: Reading) -> str | None:
@@ -258,18 +273,19 @@ def require_both(reading: Reading) -> None:
     """Raises GpufixError (status 7) when a side could not be read: a recovery never acts on half a picture."""
     reason = unread_side(reading)
     if reason is not None:
-        raise host_error(reason) if reason == reading.snapshot.unread.get("host") else api_error(reason)
+        of_host = reason == reading.snapshot.unread.get("host")
+        raise host_error(reason, reading.host_trouble) if of_host else api_error(reason)
 
 
-def host_error(reason: str) -> GpufixError:
+def host_error(reason: str, trouble: Trouble) -> GpufixError:
     """The error of a recovery whose host cannot be read, with the hint that fits the reason."""
     words = reason.lower()
-    if reason.startswith("sudo"):
-        hint = "give --ask-become-pass, or let this user run sudo without a password"
+    if trouble is Trouble.BECOME:
+        hint = t("give --ask-become-pass, or let this user run sudo without a password")
     elif "permission denied" in words or "host key" in words:
-        hint = "the host answers but does not let you in: check the user, the key and known_hosts of your inventory"
+        hint = t("the host answers but does not let you in: check the user, the key and known_hosts of your inventory")
     elif "could not resolve" in words:
-        hint = "set ansible_host for it in your inventory"
+        hint = t("set ansible_host for it in your inventory")
     else:
-        hint = "see that the host is powered on and answers on SSH, then run this again; nothing was changed"
+        hint = t("see that the host is powered on and answers on SSH, then run this again; nothing was changed")
     return GpufixError(reason, hint, ExitStatus.UNREACHABLE)

@@ -15,6 +15,7 @@ from gpufix.core.invariants import Action
 from gpufix.core.runbook import RunbookStep
 from gpufix.core.undo import ABSENT
 from gpufix.core.workload import WORKLOAD_LABEL
+from gpufix.language import t
 from gpufix.model import Facts
 from gpufix.session import Session, Variables
 
@@ -27,7 +28,9 @@ class StepRunner:
     answers: Mapping[str, str]
 
     def run(self, step: RunbookStep, *, check: bool = False, expected: Variables | None = None) -> PlayResult:
-        self.session.ui.progress(f"{'dry run of' if check else 'applying'} {step.playbook}")
+        playbook = step.playbook
+        told = t("dry run of {playbook}", playbook=playbook) if check else t("applying {playbook}", playbook=playbook)
+        self.session.ui.progress(told)
         variables = {**self.variables(step), **(expected or {})}
         return self.session.run(step.playbook, self.host(step), variables, check=check)
 

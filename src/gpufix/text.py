@@ -12,6 +12,8 @@ from typing import Any
 
 import wcwidth
 
+from gpufix.language import t
+
 _BIDI = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
@@ -109,9 +111,24 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "", *, break_lon
     )
 
 
+def columns(text: str) -> int:
+    """How many columns of a terminal ``text`` takes: two for a Hangul syllable."""
+    return int(wcwidth.width(text))
+
+
 def padded(text: str, width: int) -> str:
     """``text`` with blanks up to ``width`` terminal columns."""
-    return text + " " * max(0, width - wcwidth.width(text))
+    return text + " " * max(0, width - columns(text))
+
+
+def clipped(text: str, width: int) -> str:
+    """``text``, made ``safe`` already, cut to ``width`` terminal columns, with an ellipsis."""
+    if len(text) * 2 <= width or columns(text) <= width:
+        return text
+    room, kept = width - 1, 0
+    while kept < len(text) and (room := room - columns(text[kept])) >= 0:
+        kept += 1
+    return text[:kept] + "…"
 
 
 def stamp(moment: datetime) -> str:
@@ -144,23 +161,23 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 def duration(delta: timedelta) -> str:
     """The two largest units: ``112 d 3 h``, ``4 min 10 s``, ``0 s``. Negative spans count as zero."""
     seconds = max(0, int(delta.total_seconds()))
-    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    parts: list[str] = []
-    for name, size in units:
-        amount, seconds = divmod(seconds, size)
-        if amount or (name == "s" and not parts):
-            parts.append(f"{amount} {name}")
-        if len(parts) == 2:
-            break
-    return " ".join(parts)
+    days, seconds = divmod(seconds, 86400)
+    hours, seconds = divmod(seconds, 3600)
+    minutes, seconds = divmod(seconds, 60)
+    parts = [t("{n} d", n=days)] if days else []
+    parts += [t("{n} h", n=hours)] if hours else []
+    parts += [t("{n} min", n=minutes)] if minutes else []
+    parts += [t("{n} s", n=seconds)] if seconds or not parts else []
+    return " ".join(parts[:2])
 
 
 def ago(since: datetime | None, as_of: datetime | None) -> str:
     """``since 2026-08-12 04:11:09 UTC (112 d 4 h)``; empty when the start is not known."""
     if since is None:
         return ""
-    text = f"since {moment(since)}"
-    return f"{text} ({duration(as_of - since)})" if as_of is not None else text
+    if as_of is None:
+        return t("since {moment}", moment=moment(since))
+    return t("since {moment} ({duration})", moment=moment(since), duration=duration(as_of - since))
 
 
 def size(kib: int) -> str:
@@ -174,4 +191,4 @@ def size(kib: int) -> str:
 
 def duration_s(seconds: float) -> str:
     """Seconds of work, for people: ``0.8 s``, ``41 s``, ``2 min 5 s``."""
-    return f"{seconds:.1f} s" if seconds < 10 else duration(timedelta(seconds=seconds))
+    return t("{n} s", n=f"{seconds:.1f}") if seconds < 10 else duration(timedelta(seconds=seconds))

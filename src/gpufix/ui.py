@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from gpufix.core.render.terminal import Style
-from gpufix.text import safe
+from gpufix.text import clipped, safe
 from gpufix.world import prompts
 from gpufix.world.prompts import Option
 
@@ -59,7 +59,7 @@ class TerminalUi:
         if self.err.isatty():
             width = max(20, shutil.get_terminal_size((100, 24)).columns - 1)
             if text:
-                self.err.write("\r\x1b[K" + safe(f"  ... {text}", limit=width))
+                self.err.write("\r\x1b[K" + clipped(safe(f"  ... {text}"), width))
                 self._live = True
             elif self._live:
                 self.err.write("\r\x1b[K")

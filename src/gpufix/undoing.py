@@ -15,6 +15,7 @@ from gpufix.core.undo import ABSENT, Part, parts_of, undo_book, undo_target
 from gpufix.core.verdict import judge
 from gpufix.core.workload import WORKLOAD_LABEL, effective_workload
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 from gpufix.model import Status
 from gpufix.record import Listener
 from gpufix.running import (
@@ -65,24 +66,29 @@ def undo_run(
     ui = session.ui
     if run.history.damage:
         raise GpufixError(
-            f"what the run {run.id} changed is not known for sure: {run.history.damage}",
-            f"gpufix runs show {run.id} says what is left of it; put back by hand what you want; nothing was changed",
+            t("what the run {run} changed is not known for sure: {why}", run=run.id, why=run.history.damage),
+            t(
+                "{command} says what is left of it; put back by hand what you want; nothing was changed",
+                command=f"gpufix runs show {run.id}",
+            ),
             ExitStatus.BLOCKED,
         )
     node = reading.facts.node.value
     label = node.labels.get(WORKLOAD_LABEL, ABSENT) if node is not None else None
     parts = _chosen(run, only, parts_of(run.history, run.node_uid, label))
     left = [part for part in parts if part.left]
-    ui.say(["", ui.style.paint(f"What the run {safe(run.id)} changed on {session.node}, the newest first", "bold")])
+    title = t("What the run {run} changed on {node}, the newest first", run=safe(run.id), node=session.node)
+    ui.say(["", ui.style.paint(title, "bold")])
     for part in parts:
-        told = f"stays as it is: {part.left}" if part.left else "can be undone"
+        told = t("stays as it is: {why}", why=part.left) if part.left else t("can be undone")
         ui.say(ui.style.wrap(f"{safe(part.step):<18} {safe(told)}", 2, 4))
     if len(left) == len(parts):
         why = "; ".join(f"{part.step}: {part.left}" for part in left)
-        raise GpufixError(f"nothing of the run {run.id} can be undone: {why}", "", ExitStatus.BLOCKED)
+        told = t("nothing of the run {run} can be undone: {why}", run=run.id, why=why)
+        raise GpufixError(told, "", ExitStatus.BLOCKED)
     book = undo_book(run.id, session.node, parts)
     target = undo_target(parts, _without_label(reading))
-    given = {"target_workload": Given(target, f"the labels before the run {run.id}")}
+    given = {"target_workload": Given(target, t("the labels before the run {run}", run=run.id))}
     plan = planning.decide(book, session.node, reading, {"target_workload": target})
     if hold is None:
         return checked(session, request, plan, reading, judge(reading.facts, reading.diagnosis), given)
@@ -107,7 +113,8 @@ def _chosen(run: Run, only: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     chosen = tuple(part for part in parts if only in ("", part.step))
     if not chosen:
         names = [part.step for part in parts]
-        raise GpufixError(f"the run {run.id} did nothing in a step {only!r}", did_you_mean(only, names))
+        told = t("the run {run} did nothing in a step {step}", run=run.id, step=repr(only))
+        raise GpufixError(told, did_you_mean(only, names))
     return chosen
 
 

@@ -21,6 +21,7 @@ from gpufix.core.runbook import Runbook, RunbookStep
 from gpufix.core.undo import FROM_PREVIEW, capture_undo
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.gate import Approver, Gate
+from gpufix.language import t
 from gpufix.model import Status
 from gpufix.record import Record
 from gpufix.session import Reading, Session, unread_side
@@ -106,13 +107,16 @@ class Walker:
         try:
             result = self._moves(step) if not self.interrupts.stop else _stopped(step)
         except Interrupted:
-            result = StepResult(step.id, Outcome.INTERRUPTED, "interrupted at its gate; nothing of it was done")
+            result = StepResult(step.id, Outcome.INTERRUPTED, t("interrupted at its gate; nothing of it was done"))
         except JournalError:
             raise
         except GpufixError as error:
             outcome = _OUTCOME_OF.get(error.exit_status, Outcome.FAILED)
-            tail = "; it was begun, and what it has done is not known" if self._acted else "; nothing of it was done"
-            result = StepResult(step.id, outcome, f"{error.message}{tail}", changed=self._acted)
+            if self._acted:
+                text = t("{why}; it was begun, and what it has done is not known", why=error.message)
+            else:
+                text = nothing_done(error.message)
+            result = StepResult(step.id, outcome, text, changed=self._acted)
         seconds = self.session.clock.monotonic() - began - self._asked
         result = StepResult(step.id, result.outcome, result.text, seconds, result.changed)
         self.record.write(
@@ -130,7 +134,7 @@ class Walker:
     def refresh(self) -> None:
         """Read again unless that was done a moment ago: a question or a gate may have stood open for hours."""
         if self.session.clock.monotonic() - self._read_at > FRESH_SECONDS:
-            self.session.ui.progress(f"reading {self.session.node}")
+            self.session.ui.progress(t("reading {node}", node=self.session.node))
             self._read()
             self.session.ui.progress("")
 
@@ -140,12 +144,18 @@ class Walker:
         if plan_step(step, self._world()).decision is not Decision.LEFT_OUT:
             self.refresh()
             if (told := _logged_out(self.latest)) is not None:
-                return StepResult(step.id, Outcome.UNREACHABLE, f"{told}; nothing of it was done")
+                return StepResult(step.id, Outcome.UNREACHABLE, nothing_done(told))
         planned = plan_step(step, self._world())
         if planned.decision is Decision.LEFT_OUT:
             return StepResult(step.id, Outcome.LEFT_OUT, planned.reason)
         self.record.tell("step-start", step=step.id, number=number, decision=str(planned.decision))
-        head = f"Step {number} of {len(self.runbook.steps)} on {self.session.node}: {step.id}"
+        head = t(
+            "Step {number} of {steps} on {node}: {step}",
+            number=number,
+            steps=len(self.runbook.steps),
+            node=self.session.node,
+            step=step.id,
+        )
         say(["", style.paint(head, "bold") + f"  {step.title}"])
         if planned.decision is Decision.NOOP:
             return self._noop(planned)
@@ -172,11 +182,11 @@ class Walker:
         finally:
             self._asked = self.session.clock.monotonic() - asked
         if approval.choice == "quit":
-            return StepResult(step.id, Outcome.QUIT, f"declined {approval.by}; nothing of it was done")
+            return StepResult(step.id, Outcome.QUIT, t("declined {by}; nothing of it was done", by=approval.by))
         if approval.choice == "refuse":
-            return StepResult(step.id, Outcome.NO_CONSENT, f"{approval.by}; nothing of it was done")
+            return StepResult(step.id, Outcome.NO_CONSENT, nothing_done(approval.by))
         if approval.choice == "skip":
-            return StepResult(step.id, Outcome.SKIPPED, f"skipped {approval.by}")
+            return StepResult(step.id, Outcome.SKIPPED, t("skipped {by}", by=approval.by))
         target = target_of(self.answers)
         killed = gate.holder_pids if approval.kills is None else approval.kills
         consent = Consent(step.id, target, killed if shown else None)
@@ -190,11 +200,11 @@ class Walker:
             kills=sorted(killed) if shown else [],
         )
         # the gate may have stood open for hours: everything is read and judged once more, right before acting
-        self.session.ui.progress("reading the node once more before acting")
+        self.session.ui.progress(t("reading the node once more before acting"))
         self._read()
         if (lost := unread_side(self.latest)) is not None:
             told = _logged_out(self.latest) or lost
-            return StepResult(step.id, Outcome.UNREACHABLE, f"{told}; nothing of it was done")
+            return StepResult(step.id, Outcome.UNREACHABLE, nothing_done(told))
         undo = capture_undo(planned.actions, self.latest.facts)
         if undo is not None and Action.REMOVE_OBSTACLE in planned.actions:
             undo |= {key: preview.returned(key) for key in FROM_PREVIEW}
@@ -204,7 +214,7 @@ class Walker:
         if last.decision is not Decision.RUN:
             return self._blocked(last)
         if last.destructive and not planned.destructive:
-            text = "it has become destructive since its gate stood open; nothing of it was done"
+            text = t("it has become destructive since its gate stood open; nothing of it was done")
             return StepResult(step.id, Outcome.BLOCKED, text)
         if self.interrupts.stop:
             return _stopped(step)
@@ -222,46 +232,45 @@ class Walker:
         )
         self.changes += change_lines(step.id, done)
         if done.trouble is Trouble.KILLED:
-            return StepResult(step.id, Outcome.INTERRUPTED, f"interrupted, state unknown: {done.message}", changed=True)
+            text = t("interrupted, state unknown: {why}", why=done.message)
+            return StepResult(step.id, Outcome.INTERRUPTED, text, changed=True)
         if not done.ok:
             return self._apply_failed(step, done)
         return self._await(step, changed=True)
 
     def _noop(self, planned: PlannedStep) -> StepResult:
-        self.session.ui.say(self.session.ui.style.wrap(f"no-op, {safe(planned.reason)}", 2, 4))
+        self.session.ui.say(self.session.ui.style.wrap(t("no-op, {why}", why=safe(planned.reason)), 2, 4))
         return StepResult(planned.step.id, Outcome.NOOP, planned.reason)
 
     def _blocked(self, planned: PlannedStep) -> StepResult:
         style = self.session.ui.style
-        self.session.ui.say([style.paint("  blocked", "red", "bold"), *violation_lines(planned, style)])
+        self.session.ui.say([style.paint("  " + t("blocked"), "red", "bold"), *violation_lines(planned, style)])
         return StepResult(planned.step.id, Outcome.BLOCKED, planned.reason)
 
     def _preview_failed(self, step: RunbookStep, preview: PlayResult) -> StepResult:
         if preview.trouble is Trouble.KILLED:
-            return StepResult(step.id, Outcome.INTERRUPTED, "interrupted during its preview; nothing of it was done")
+            text = t("interrupted during its preview; nothing of it was done")
+            return StepResult(step.id, Outcome.INTERRUPTED, text)
         reason = explain(preview, self._runner.host(step))
         style = self.session.ui.style
-        self.session.ui.say(
-            style.wrap(
-                f"{style.paint('undetermined', 'yellow', 'bold')}: its dry run failed, so no gate: {safe(reason)}",
-                2,
-                4,
-            )
-        )
+        state = style.paint(t("undetermined"), "yellow", "bold")
+        told = t("{state}: its dry run failed, so no gate: {why}", state=state, why=safe(reason))
+        self.session.ui.say(style.wrap(told, 2, 4))
         for (
             task
         ) in preview.tasks:  # what it refused over, where it shows that: fstab as it was, as it was left, as it is
             self.session.ui.say(diff_lines(task.diffs, style) if task.failed else [])
         outcome = Outcome.UNREACHABLE if preview.trouble in (Trouble.UNREACHABLE, Trouble.BECOME) else Outcome.FAILED
-        return StepResult(step.id, outcome, f"its dry run failed, nothing of it was done: {reason}")
+        return StepResult(step.id, outcome, t("its dry run failed, nothing of it was done: {why}", why=reason))
 
     def _apply_failed(self, step: RunbookStep, done: PlayResult) -> StepResult:
         reason = explain(done, self._runner.host(step))
         partial = done.returned("done")
-        so_far = f"; done before that: {', '.join(map(str, partial))}" if isinstance(partial, list) and partial else ""
+        if isinstance(partial, list) and partial:
+            reason = t("{why}; done before that: {parts}", why=reason, parts=", ".join(map(str, partial)))
         self._read()
         outcome = Outcome.UNREACHABLE if done.trouble in (Trouble.UNREACHABLE, Trouble.BECOME) else Outcome.FAILED
-        return StepResult(step.id, outcome, f"{reason}{so_far}", changed=True)
+        return StepResult(step.id, outcome, reason, changed=True)
 
     # --- running and waiting -----------------------------------------------------------------------------------------
 
@@ -290,31 +299,35 @@ class Walker:
                 if now - holds_since >= step.stable_for:
                     ui.progress("")
                     took = duration_s(now - (self._began if changed else began))
-                    told = f"{ui.style.paint('done', 'green', 'bold')} after {took}: {safe(_held(verdict, step))}"
+                    state = ui.style.paint(t("done"), "green", "bold")
+                    told = t("{state} after {time}: {held}", state=state, time=took, held=safe(_held(verdict, step)))
                     ui.say(ui.style.wrap(told, 2, 2))
                     return StepResult(step.id, Outcome.DONE, _held(verdict, step), changed=changed)
-                ui.progress(f"holds; watching that it stays so: {now - holds_since:.0f} of {step.stable_for} s")
+                seconds = {"n": f"{now - holds_since:.0f}", "most": step.stable_for}
+                ui.progress(t("holds; watching that it stays so: {n} of {most} s", **seconds))
             else:
-                ui.progress(f"waiting {now - began:.0f} of {step.timeout} s: {_awaited(verdict)}")
+                seconds = {"n": f"{now - began:.0f}", "most": step.timeout}
+                # Translators: what ticks stands before the first ": ", or a log gets a line each second
+                ui.progress(t("waiting {n} of {most} s: {awaited}", awaited=_awaited(verdict), **seconds))
                 self._tell_waiting(step, verdict)
             if self.interrupts.kill:
                 ui.progress("")
-                return StepResult(
-                    step.id, Outcome.INTERRUPTED, f"interrupted while waiting: {_open(verdict)}", changed=changed
-                )
+                text = t("interrupted while waiting: {awaited}", awaited=_open(verdict))
+                return StepResult(step.id, Outcome.INTERRUPTED, text, changed=changed)
             # twice: an API server that restarts may refuse anybody for a moment
             out = _logged_out(self.latest)
             refused = refused + 1 if out is not None else 0
             if refused > 1:
                 ui.progress("")
-                text = f"what came of it is not known: {out}"
+                text = t("what came of it is not known: {why}", why=out)
                 return StepResult(step.id, Outcome.UNREACHABLE, text, changed=changed)
             if (other := self._dies_of_something_else(suspects)) is not None:
                 ui.progress("")
                 return StepResult(step.id, Outcome.FAILED, other, changed=changed)
             if now - began > step.timeout + (step.stable_for if holds_since is not None else 0):
                 ui.progress("")
-                late = f"after {duration_s(now - began)} still: {_open(verdict) or 'it does not stay so'}"
+                awaited = _open(verdict) or t("it does not stay so")
+                late = t("after {time} still: {awaited}", time=duration_s(now - began), awaited=awaited)
                 return StepResult(step.id, Outcome.LATE, late, changed=changed)
             clock.sleep(POLL_SECONDS)
 
@@ -339,7 +352,8 @@ class Walker:
         if suspects[cause.id] < 2:
             return None
         words = cause.evidence[0].excerpt.strip() if cause.evidence else ""
-        return f"the kubelet dies again, now of {cause.id}: {cause.summary} {words}".strip()
+        told = t("the kubelet dies again, now of {cause}: {summary}", cause=cause.id, summary=cause.summary)
+        return f"{told} {words}".strip()
 
 
 _OUTCOME_OF = {ExitStatus.UNREACHABLE: Outcome.UNREACHABLE, ExitStatus.LOCKED: Outcome.LOCKED}
@@ -348,16 +362,21 @@ _OUTCOME_OF = {ExitStatus.UNREACHABLE: Outcome.UNREACHABLE, ExitStatus.LOCKED: O
 def _logged_out(reading: Reading) -> str | None:
     """Why the cluster cannot be read any more without a person who logs in again; None where it is not that."""
     lost = unread_side(reading)
-    return f"{lost} ({LOG_IN})" if lost is not None and is_logged_out(lost) else None
+    return f"{lost} ({t(LOG_IN)})" if lost is not None and is_logged_out(lost) else None
+
+
+def nothing_done(why: str) -> str:
+    """Of a step that ended before it began to act."""
+    return t("{why}; nothing of it was done", why=why)
 
 
 def _stopped(step: RunbookStep) -> StepResult:
-    return StepResult(step.id, Outcome.INTERRUPTED, "interrupted before it began; nothing of it was done")
+    return StepResult(step.id, Outcome.INTERRUPTED, t("interrupted before it began; nothing of it was done"))
 
 
 def _held(verdict: Verdict, step: RunbookStep) -> str:
     text = "; ".join(leaf.text for leaf in verdict.leaves() if leaf.holds and leaf.kind == "observation")
-    return text + (f"; for {step.stable_for} s without a break" if step.stable_for else "")
+    return t("{held}; for {n} s without a break", held=text, n=step.stable_for) if step.stable_for else text
 
 
 def _open(verdict: Verdict) -> str:

@@ -11,6 +11,7 @@ from gpufix.core.render.terminal import Style, diagnosis_lines
 from gpufix.core.runbook import Runbook
 from gpufix.core.verdict import judge
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 from gpufix.model import Status
 from gpufix.recovery import fitting
 from gpufix.session import Reading, judge_snapshot, read_signatures
@@ -27,8 +28,12 @@ def require_one(reading: Reading) -> None:
     unread = reading.snapshot.unread
     if "cluster" in unread and "host" in unread:
         raise GpufixError(
-            f"neither the cluster nor the host could be read: {unread['cluster']}; {unread['host']}",
-            "check KUBECONFIG, the inventory, and that the machines answer",
+            t(
+                "neither the cluster nor the host could be read: {cluster}; {host}",
+                cluster=unread["cluster"],
+                host=unread["host"],
+            ),
+            t("check KUBECONFIG, the inventory, and that the machines answer"),
             ExitStatus.UNREACHABLE,
         )
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from gpufix.core.invariants import Action
 from gpufix.core.observations import VFIO_MANAGER_LABEL, WORKLOAD_LABEL
+from gpufix.language import t
 from gpufix.model import Evidence, Facts, Observation
 
 _BY_PLAYBOOK: Mapping[str, frozenset[Action]] = {
@@ -33,7 +34,7 @@ def actions_of(playbook: str) -> frozenset[Action]:
 
 def predict(facts: Facts, actions: frozenset[Action], target_workload: str, step: str) -> Facts:
     """``facts`` as they will read once ``actions`` have had their effect: what later steps are planned against."""
-    evidence = Evidence(f"assumes step {step}", "predicted, not read")
+    evidence = Evidence(t("assumes step {step}", step=step), t("predicted, not read"))
     if Action.RELABEL in actions and facts.node.value is not None:
         node = facts.node.value
         labels = {**node.labels, WORKLOAD_LABEL: target_workload}

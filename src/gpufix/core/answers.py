@@ -14,6 +14,7 @@ from gpufix.core.checked_yaml import Mark, Marks, Path, mistake, near, quoted, r
 from gpufix.core.runbook import Question, Runbook, RunbookStep
 from gpufix.core.workload import VM_PASSTHROUGH
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import mark
 from gpufix.text import safe
 
 Kind = Literal["yes", "no", "skip"]
@@ -31,8 +32,8 @@ class Origin:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
-ASKED = Origin("the prompt")
-DEFAULT = Origin("the runbook's default")
+ASKED = Origin(mark("the prompt"))
+DEFAULT = Origin(mark("the runbook's default"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpufix.core.workload import raw_workload, vfio_manager_label
+from gpufix.language import t
 from gpufix.model import Facts, GpuHolder, HostContainer, NodeFacts, Observation, Snapshot, SwapDevice, UnitFacts
 from gpufix.text import redact
 
@@ -21,7 +22,10 @@ KUBELET_CONFIG = ("host/kubelet_config", "host/kubelet_config_d", "host/kubelet_
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """``name`` as the plan file has it; ``value`` as a person reads it, ``unknown`` why there is none."""
+    """``name`` as the plan file has it; ``value`` as a person reads it, ``unknown`` why there is none.
+
+    A value is compared with that of a plan that was made in any language: it is in English, always.
+    """
 
     name: str
     value: str
@@ -29,7 +33,7 @@ class Fact:
 
     @property
     def shown(self) -> str:
-        return f"unknown ({self.unknown})" if self.unknown else self.value or "(none)"
+        return t("unknown ({why})", why=self.unknown) if self.unknown else self.value or t("(none)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Moved:
     now: str
 
     def __str__(self) -> str:
-        return f"{self.name}: was {_short(self.was)}, is {_short(self.now)}"
+        return t("{fact}: was {was}, is {now}", fact=self.name, was=_short(self.was), now=_short(self.now))
 
 
 def basis_of(snapshot: Snapshot, facts: Facts, digests: Mapping[str, str]) -> tuple[Fact, ...]:
@@ -69,11 +73,11 @@ def moved(planned: tuple[Fact, ...], now: tuple[Fact, ...]) -> tuple[Moved, ...]
     for fact in planned:
         other = current.get(fact.name)
         if other is None:
-            found.append(Moved(fact.name, fact.shown, "not there any more"))
+            found.append(Moved(fact.name, fact.shown, t("not there any more")))
         elif bool(fact.unknown) != bool(other.unknown) or (not fact.unknown and fact.value != other.value):
             found.append(Moved(fact.name, fact.shown, other.shown))
     known = {fact.name for fact in planned}
-    found += [Moved(fact.name, "not there", fact.shown) for fact in now if fact.name not in known]
+    found += [Moved(fact.name, t("not there"), fact.shown) for fact in now if fact.name not in known]
     return tuple(found)
 
 
@@ -84,7 +88,7 @@ def _short(value: str) -> str:
 
 def _fact(name: str, seen: Observation[T], read: Callable[[T], str]) -> Fact:
     if not seen.known or seen.value is None:
-        return Fact(name, "", seen.unknown or "not read")
+        return Fact(name, "", seen.unknown or t("not read"))
     return Fact(name, redact(read(seen.value)))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpufix.core.observations import observe
 from gpufix.core.runbook import Condition, FromAnswer, Group, Leaf, Scalar, Value
+from gpufix.language import mark, t
 from gpufix.model import Diagnosis, Evidence, Facts
 
 
@@ -81,7 +82,8 @@ def _leaf(leaf: Leaf, world: World) -> Verdict:
     if leaf.kind == "observation":
         seen = observe(leaf.name, world.facts)
         if not seen.known:
-            return Verdict(None, f"{leaf.name} is unknown: {seen.unknown}", leaf.because, seen.evidence, kind=leaf.kind)
+            text = t("{name} is unknown: {reason}", name=leaf.name, reason=seen.unknown)
+            return Verdict(None, text, leaf.because, seen.evidence, kind=leaf.kind)
         found: Scalar | None = seen.value
         evidence = seen.evidence
     elif leaf.kind == "finding":
@@ -89,14 +91,15 @@ def _leaf(leaf: Leaf, world: World) -> Verdict:
     else:
         found = world.answers.get(leaf.name)
     if wanted is None or found is None:
-        return Verdict(None, f"{leaf.name}: not answered yet", leaf.because, evidence, kind=leaf.kind)
+        return Verdict(None, t("{name}: not answered yet", name=leaf.name), leaf.because, evidence, kind=leaf.kind)
     if leaf.op == "at_least":
         holds = isinstance(found, int) and isinstance(wanted, int) and found >= wanted
-        asked = f"at least {wanted}"
+        otherwise = mark("{name} is {found}, wanted at least {wanted}")
     else:
         holds = found == wanted and isinstance(found, bool) == isinstance(wanted, bool)
-        asked = _show(wanted)
-    text = f"{leaf.name} is {_show(found)}" if holds else f"{leaf.name} is {_show(found)}, wanted {asked}"
+        otherwise = mark("{name} is {found}, wanted {wanted}")
+    words = mark("{name} is {found}") if holds else otherwise
+    text = t(words, name=leaf.name, found=_show(found), wanted=_show(wanted))
     return Verdict(holds, text, leaf.because, evidence, kind=leaf.kind)
 
 

@@ -16,6 +16,7 @@ from gpufix.core.placement import holders, offer
 from gpufix.core.signatures import Signatures, load_signatures
 from gpufix.core.situation import Kubelet, Situation, assess
 from gpufix.core.vms import VmState, judge_vms
+from gpufix.language import t
 from gpufix.model import AffectedVm, Diagnosis, Facts, NodeFacts, Status
 
 __all__ = ["Signatures", "diagnose", "load_signatures"]
@@ -67,15 +68,16 @@ def _root_cause(situation: Situation, vms: VmState, stack: StackState) -> Candid
         return found
     node = situation.node
     if node is None:
-        return unknown(f"the node was not read: {situation.facts.node.unknown}", *unit_lines(situation.facts))
+        why = t("the node was not read: {reason}", reason=situation.facts.node.unknown)
+        return unknown(why, *unit_lines(situation.facts))
     ready = ready_of(node)
     if not situation.ready:
-        return unknown(
-            f"the node is not Ready ({node.ready or 'no condition'}), and the kubelet's state was not read", ready
-        )
+        state = node.ready or t("no condition")
+        why = t("the node is not Ready ({state}), and the kubelet's state was not read", state=state)
+        return unknown(why, ready)
     if situation.lifecycle_taints:
         taints = taints_of(node, *situation.lifecycle_taints)
-        summary = "the node is coming back: Ready, while a taint of its absence still stands; not settled yet"
+        summary = t("the node is coming back: Ready, while a taint of its absence still stands; not settled yet")
         return candidate("healthy", Status.SUSPECTED, summary, ready, *taints, *unit_lines(situation.facts))
     return _of_a_node_that_serves(situation, node, vms, stack)
 
@@ -86,22 +88,25 @@ def _of_a_node_that_serves(situation: Situation, node: NodeFacts, vms: VmState, 
         return gpu
     if node.conditions.get("DiskPressure") == "True":
         pressure = condition_of(node, "DiskPressure")
-        return candidate("disk-full", Status.SUSPECTED, "the node is Ready and under disk pressure", pressure)
+        return candidate("disk-full", Status.SUSPECTED, t("the node is Ready and under disk pressure"), pressure)
     if node.unschedulable:
         return candidate(
-            "node-cordoned", Status.CONFIRMED, "the node is Ready, and cordoned", cordon_of(node), ready_of(node)
+            "node-cordoned", Status.CONFIRMED, t("the node is Ready, and cordoned"), cordon_of(node), ready_of(node)
         )
     if gpu is not None:
         return gpu
     if situation.kubelet is Kubelet.STARTING:
-        return unknown("the node says Ready, but the kubelet has just been started again", *unit_lines(situation.facts))
+        why = t("the node says Ready, but the kubelet has just been started again")
+        return unknown(why, *unit_lines(situation.facts))
     held = _waits_for_pending(situation, node, vms)
     unexplained = [vm for vm in vms.waiting if vm.name not in held]
     if unexplained:
-        summary = f"the node is Ready, and why {unexplained[0].name} waits is not known: {unexplained[0].reason}"
-        return unknown(summary, ready_of(node), *unexplained[0].evidence)
+        vm = unexplained[0]
+        summary = t("the node is Ready, and why {vm} waits is not known: {reason}", vm=vm.name, reason=vm.reason)
+        return unknown(summary, ready_of(node), *vm.evidence)
     if stack.status is Status.CONFIRMED:
-        return unknown(f"the node is Ready, but {stack.detail}; why is not known", ready_of(node), *stack.evidence)
+        why = t("the node is Ready, but {detail}; why is not known", detail=stack.detail)
+        return unknown(why, ready_of(node), *stack.evidence)
     return _healthy(situation, node, vms, stack, held)
 
 
@@ -113,7 +118,12 @@ def _waits_for_pending(situation: Situation, node: NodeFacts, vms: VmState) -> d
             bound = holders(situation.facts, node.name, name)
             free = (offer(node, name) or 0) - sum(pod.requests[name] for pod in bound)
             if bound and free < wanted:
-                found[vm.name] = f"{bound[0].name} ({bound[0].phase}) is bound to the node and holds {name}"
+                found[vm.name] = t(
+                    "{pod} ({phase}) is bound to the node and holds {resource}",
+                    pod=bound[0].name,
+                    phase=bound[0].phase,
+                    resource=name,
+                )
     return found
 
 
@@ -126,32 +136,32 @@ def _healthy(situation: Situation, node: NodeFacts, vms: VmState, stack: StackSt
     swap, _, swap_evidence = judge_swap(situation)
     doubts: list[str] = []
     if situation.kubelet is not Kubelet.RUNNING or not facts.unit.known:
-        doubts.append(f"the kubelet's unit was not seen running ({facts.unit.unknown or 'its state is unclear'})")
+        why = facts.unit.unknown or t("its state is unclear")
+        doubts.append(t("the kubelet's unit was not seen running ({reason})", reason=why))
     if swap is not Status.REFUTED:
-        doubts.append("swap is not ruled out")
+        doubts.append(t("swap is not ruled out"))
     if stack.status is not Status.REFUTED:
         doubts.append(stack.detail)
     if situation.stale:
-        doubts.append("the node's last report is older than a living kubelet lets it become")
+        doubts.append(t("the node's last report is older than a living kubelet lets it become"))
     if not vms.known:
-        doubts.append(f"VMs were not all read ({vms.unknown})")
+        doubts.append(t("VMs were not all read ({reason})", reason=vms.unknown))
     plugins = plugin_pods(facts, effective_mode(facts))
-    beside = [f"{vm} waits: {why}" for vm, why in held.items()]
+    beside = [t("{vm} waits: {reason}", vm=vm, reason=why) for vm, why in held.items()]
     for vm in vms.stuck:
-        (beside if _not_begun(vm, vms) else doubts).append(f"{vm.name} does not run: {vm.reason}")
-    beside += [f"{pod.name} is not Ready" for pod in plugins if pod.ready != "True"]
+        says = t("{vm} does not run: {reason}", vm=vm.name, reason=vm.reason)
+        (beside if _not_begun(vm, vms) else doubts).append(says)
+    beside += [t("{pod} is not Ready", pod=pod.name) for pod in plugins if pod.ready != "True"]
     if _other_boot(situation):
-        doubts.append("the host's boot id is not the node's")
+        doubts.append(t("the host's boot id is not the node's"))
     evidence = (ready_of(node), *unit_lines(facts), *swap_evidence, *stack.evidence)
     if doubts:
-        return candidate(
-            "healthy",
-            Status.SUSPECTED,
-            f"the node is well as far as can be told; {'; '.join(doubts + beside)}",
-            *evidence,
-        )
-    tail = f"; {'; '.join(beside)}" if beside else ", and no VM waits"
-    return candidate("healthy", Status.CONFIRMED, f"kubelet and node are well, {stack.detail}{tail}", *evidence)
+        summary = t("the node is well as far as can be told; {doubts}", doubts="; ".join(doubts + beside))
+        return candidate("healthy", Status.SUSPECTED, summary, *evidence)
+    summary = t("kubelet and node are well, {detail}, and no VM waits", detail=stack.detail)
+    if beside:
+        summary = t("kubelet and node are well, {detail}; {beside}", detail=stack.detail, beside="; ".join(beside))
+    return candidate("healthy", Status.CONFIRMED, summary, *evidence)
 
 
 def _not_begun(vm: AffectedVm, vms: VmState) -> bool:
@@ -193,7 +203,7 @@ def _card_warnings(situation: Situation) -> list[str]:
     """What the kernel says has been done to the card since this boot."""
     log = situation.facts.kernel_log.value or ()
     hit = situation.signatures.match("kernel", log, log, frozenset(), "gpu-taken-in-use")
-    return [f"{hit.signature.says} ({hit.line.source}: {hit.line.excerpt.strip()})"] if hit else []
+    return [f"{t(hit.signature.says)} ({hit.line.source}: {hit.line.excerpt.strip()})"] if hit else []
 
 
 def _warnings(situation: Situation, vms: VmState, affected: tuple[AffectedVm, ...], root: str) -> list[str]:
@@ -202,13 +212,14 @@ def _warnings(situation: Situation, vms: VmState, affected: tuple[AffectedVm, ..
     if node is None:
         return found
     if node.unschedulable and root != "node-cordoned":
-        found.append("the node is cordoned too: nothing new is placed on it until it is uncordoned")
+        found.append(t("the node is cordoned too: nothing new is placed on it until it is uncordoned"))
     if situation.ready and _other_boot(situation):
-        found.append("the host's boot id is not the one the node reports: is it the same machine?")
+        found.append(t("the host's boot id is not the one the node reports: is it the same machine?"))
     elif _other_boot(situation):
-        found.append("the host has been rebooted since the node last reported")
+        found.append(t("the host has been rebooted since the node last reported"))
     paused = [f"{key}={value}" for key, value in node.labels.items() if value.startswith("paused-for-")]
     if paused:
-        found.append(f"{paused[0]} keeps that operand off until the label is mended")
-    found += [f"{vm.name} does not run: {vm.reason}" for vm in vms.stuck if vm not in affected]
+        found.append(t("{label} keeps that operand off until the label is mended", label=paused[0]))
+    stuck = [vm for vm in vms.stuck if vm not in affected]
+    found += [t("{vm} does not run: {reason}", vm=vm.name, reason=vm.reason) for vm in stuck]
     return found

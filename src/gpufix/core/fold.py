@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from gpufix.language import t
+
 
 class Trouble(StrEnum):
     """Why a run is not a success."""
@@ -153,23 +155,24 @@ def finish(state: PlayState, return_code: int | None, host: str) -> PlayResult:
 def _judge(state: PlayState, return_code: int | None, host: str) -> tuple[Trouble, str]:
     for task in state.tasks:
         if task.unreachable:
-            return Trouble.UNREACHABLE, task.message or f"{task.host} is unreachable"
+            return Trouble.UNREACHABLE, task.message or t("{host} is unreachable", host=task.host)
     for task in state.tasks:
         if task.failed and not task.ignored:
             words = task.message.lower()
             become = any(word in words for word in _BECOME_WORDS) and "gpufix" not in words
-            message = task.message or f"task {task.name!r} failed"
+            message = task.message or t("task {task} failed", task=repr(t(task.name)))
             return (Trouble.BECOME if become else Trouble.FAILED), message
     if state.ended and return_code == 0 and not state.processed:
-        return Trouble.NO_HOST, f"no host matched {host!r}"
+        return Trouble.NO_HOST, t("no host matched {host}", host=repr(host))
     if host in state.dark:
-        return Trouble.UNREACHABLE, f"{host} is unreachable"
+        return Trouble.UNREACHABLE, t("{host} is unreachable", host=host)
     if host in state.failures:
-        return Trouble.FAILED, f"the play failed on {host}"
+        return Trouble.FAILED, t("the play failed on {host}", host=host)
     if return_code != 0:
-        return Trouble.NOT_RUN, _why_not_run(state) or f"ansible-playbook ended with status {return_code}"
+        told = _why_not_run(state) or t("ansible-playbook ended with status {status}", status=return_code)
+        return Trouble.NOT_RUN, told
     if host not in state.processed:
-        return Trouble.NO_HOST, f"the play did not run on {host!r}"
+        return Trouble.NO_HOST, t("the play did not run on {host}", host=repr(host))
     return Trouble.NONE, ""
 
 
@@ -184,13 +187,15 @@ def progress(event: Mapping[str, Any]) -> str:
     data = event.get("event_data")
     if not isinstance(data, Mapping):
         return ""
-    task = str(data.get("task") or data.get("name") or "")
+    task = t(str(data.get("task") or data.get("name") or ""))
     if event.get("event") == "playbook_on_task_start":
         return task
     if event.get("event") in ("runner_retry", "runner_on_retry"):
         result = data.get("res")
         attempts = result.get("attempts") if isinstance(result, Mapping) else None
-        return f"{task}: not yet (look {attempts})" if attempts else f"{task}: not yet"
+        if attempts:
+            return t("{task}: not yet (look {n})", task=task, n=attempts)
+        return t("{task}: not yet", task=task)
     return ""
 
 
@@ -199,7 +204,7 @@ def explain(result: PlayResult, host: str) -> str:
     message = re.sub(r"^(Task failed: )?", "", re.sub(r"\s+", " ", result.message).strip())
     if result.trouble is Trouble.UNREACHABLE:
         message = re.sub(r"^Failed to connect to the host via ssh: ", "", message)
-        return f"{host} is unreachable: {message}"
+        return t("{host} is unreachable: {why}", host=host, why=message)
     if result.trouble is Trouble.BECOME:
-        return f"sudo on {host} failed: {message}"
+        return t("sudo on {host} failed: {why}", host=host, why=message)
     return message if host == "localhost" else f"{host}: {message}"

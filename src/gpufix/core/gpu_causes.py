@@ -27,6 +27,7 @@ from gpufix.core.parse.pods import quantity
 from gpufix.core.placement import holders
 from gpufix.core.situation import Situation
 from gpufix.core.vms import VmState
+from gpufix.language import t, tn
 from gpufix.model import AffectedVm, Evidence, Status, VmFacts
 
 
@@ -57,8 +58,12 @@ def _not_permitted(case: Case) -> Candidate | None:
         said += [instance_of(demand.vm)] if demand.vm.vmi_message else []
         hit = case.situation.signatures.match("vm", said, (), frozenset(), "resource-name-mismatch")
         near = next((name for name in permitted if name.casefold() == wrong[0].casefold()), "")
-        summary = f"{demand.name} asks for {wrong[0]}, which KubeVirt does not permit; it permits "
-        summary += near or ", ".join(sorted(permitted)) or "nothing"
+        summary = t(
+            "{vm} asks for {resource}, which KubeVirt does not permit; it permits {permitted}",
+            vm=demand.name,
+            resource=wrong[0],
+            permitted=near or ", ".join(sorted(permitted)) or t("nothing"),
+        )
         evidence = (*(hit.evidence if hit else ()), _devices_of(demand.vm), *kubevirt.evidence)
         return candidate("resource-name-mismatch", Status.CONFIRMED if hit else Status.SUSPECTED, summary, *evidence)
     return None
@@ -85,7 +90,7 @@ def _other_name(case: Case) -> Candidate | None:
             continue
         by_id = name.casefold() in {f"nvidia.com/{card.device}" for card in case.gpus}
         sure = by_id or name.casefold() == wanted.casefold() or wanted == "nvidia.com/gpu"
-        summary = f"the node offers its GPU as {name}; the VMs ask for {wanted}"
+        summary = t("the node offers its GPU as {name}; the VMs ask for {wanted}", name=name, wanted=wanted)
         evidence = (allocatable_of(case.node, name), *waiting_evidence(case, wanted))
         return candidate("resource-name-mismatch", Status.CONFIRMED if sure else Status.SUSPECTED, summary, *evidence)
     return None
@@ -103,13 +108,15 @@ def _nfd_down(case: Case) -> Candidate | None:
     workers = [pod for pod in on_node(case) if "node-feature-discovery" in pod.name or "nfd-worker" in pod.name]
     failing = [pod for pod in workers if pod.ready != "True" and fails(pod.waiting)]
     if failing:
-        summary = (
-            f"{failing[0].name} fails ({', '.join(failing[0].waiting)}), so the node has no GPU label and no operand"
+        summary = t(
+            "{pod} fails ({reasons}), so the node has no GPU label and no operand",
+            pod=failing[0].name,
+            reasons=", ".join(failing[0].waiting),
         )
         return candidate("nfd-down", Status.CONFIRMED, summary, containers_of(failing[0]), absent, *card)
     if workers:
         return None
-    summary = "the node has no GPU label, and no worker of node feature discovery that would set it"
+    summary = t("the node has no GPU label, and no worker of node feature discovery that would set it")
     return candidate("nfd-down", Status.SUSPECTED, summary, absent, *card)
 
 
@@ -131,13 +138,28 @@ def _workload_label(case: Case) -> Candidate | None:
         *facts.cluster_policy.evidence,
     )
     sure = _sure(waiting) if case.mode == workload.CONTAINER else Status.SUSPECTED
-    names = ", ".join(vm.name for vm in waiting) + (" waits" if len(waiting) == 1 else " wait")
+    names = ", ".join(vm.name for vm in waiting)
     if label:
-        summary = f"the node is labelled {label}, and {names} for {wanted[0]}, which only vm-passthrough offers"
+        summary = tn(
+            "the node is labelled {label}, and {vms} waits for {resource}, which only vm-passthrough offers",
+            "the node is labelled {label}, and {vms} wait for {resource}, which only vm-passthrough offers",
+            n=len(waiting),
+            label=label,
+            vms=names,
+            resource=wanted[0],
+        )
         return candidate("workload-label-wrong", sure, summary, *evidence)
     if case.node.labels.get(workload.PRESENT_LABEL) != "true":
         return None
-    summary = f"the node has no {workload.WORKLOAD_LABEL}: the operator serves {case.mode}; {names} for {wanted[0]}"
+    summary = tn(
+        "the node has no {label}: the operator serves {mode}; {vms} waits for {resource}",
+        "the node has no {label}: the operator serves {mode}; {vms} wait for {resource}",
+        n=len(waiting),
+        label=workload.WORKLOAD_LABEL,
+        mode=case.mode,
+        vms=names,
+        resource=wanted[0],
+    )
     return candidate("workload-label-missing", sure, summary, *evidence)
 
 
@@ -155,7 +177,11 @@ def _vfio_manager(case: Case) -> Candidate | None:
     failing = [pod for pod in pods_named(case.situation.facts, "nvidia-vfio-manager") if fails(pod.waiting)]
     if not failing:
         return None
-    summary = f"{failing[0].name} fails ({', '.join(failing[0].waiting)}), so the GPU is not given to vfio-pci"
+    summary = t(
+        "{pod} fails ({reasons}), so the GPU is not given to vfio-pci",
+        pod=failing[0].name,
+        reasons=", ".join(failing[0].waiting),
+    )
     evidence = (containers_of(failing[0]), allocatable_of(case.node, case.missing[0]))
     return candidate("vfio-manager-failing", Status.CONFIRMED, summary, *evidence)
 
@@ -171,7 +197,12 @@ def _device_plugin(case: Case) -> Candidate | None:
     if failing:
         driver = "nvidia" if mode == workload.CONTAINER else "vfio-pci"
         lines = tuple(line for card in case.gpus if card.driver == driver for line in card.evidence)
-        summary = f"{failing[0].name} fails ({', '.join(failing[0].waiting)}), so the node offers no {case.missing[0]}"
+        summary = t(
+            "{pod} fails ({reasons}), so the node offers no {resource}",
+            pod=failing[0].name,
+            reasons=", ".join(failing[0].waiting),
+            resource=case.missing[0],
+        )
         status = Status.CONFIRMED if lines else Status.SUSPECTED
         return candidate("device-plugin-down", status, summary, containers_of(failing[0]), offers_none, *lines)
     if plugins or not case.mode or not case.situation.facts.pods.known:
@@ -179,9 +210,13 @@ def _device_plugin(case: Case) -> Candidate | None:
     key = f"nvidia.com/gpu.deploy.{'device-plugin' if mode == workload.CONTAINER else 'sandbox-device-plugin'}"
     value = case.node.labels.get(key, "")
     if value in ("", "true"):
-        summary = f"no device plugin of {mode} mode is on the node, so it offers no {case.missing[0]}"
+        summary = t(
+            "no device plugin of {mode} mode is on the node, so it offers no {resource}",
+            mode=mode,
+            resource=case.missing[0],
+        )
         return candidate("device-plugin-down", Status.SUSPECTED, summary, offers_none)
-    summary = f"{key}={value} keeps the device plugin off the node"
+    summary = t("{label} keeps the device plugin off the node", label=f"{key}={value}")
     return candidate("device-plugin-down", Status.CONFIRMED, summary, label_of(case.node, key), offers_none)
 
 
@@ -193,7 +228,7 @@ def _not_registered(case: Case) -> Candidate | None:
     if not ready or not named or any(quantity(case.node.allocatable.get(name, "0")) for name in named):
         return None
     name = next(iter(named))
-    summary = f"{ready[0].name} runs, and the node offers 0 of {name}"
+    summary = t("{pod} runs, and the node offers 0 of {resource}", pod=ready[0].name, resource=name)
     return candidate(
         "device-plugin-down", Status.SUSPECTED, summary, pod_ready_of(ready[0]), allocatable_of(case.node, name)
     )
@@ -208,7 +243,13 @@ def _already_allocated(case: Case) -> Candidate | None:
             taken = sum(pod.requests[name] for pod in taking)
             if offered and taking and offered - taken < wanted:
                 names = ", ".join(pod.name for pod in taking)
-                summary = f"{vm.name} waits for {name}: all {offered} are held by {names}, which runs"
+                summary = t(
+                    "{vm} waits for {resource}: all {n} are held by {pods}, which runs",
+                    vm=vm.name,
+                    resource=name,
+                    n=offered,
+                    pods=names,
+                )
                 evidence = (allocatable_of(case.node, name), *(phase_of(pod) for pod in taking), *vm.evidence)
                 return candidate("gpu-already-allocated", _sure([vm]), summary, *evidence)
     return None

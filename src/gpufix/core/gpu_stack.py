@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gpufix.core import workload
 from gpufix.core.evidence import allocatable_of, pod_ready_of, ready_of
 from gpufix.core.parse.pods import quantity
+from gpufix.language import t
 from gpufix.model import Evidence, Facts, NodeFacts, PodFacts, Status
 
 _PLUGINS = {
@@ -66,25 +67,26 @@ def judge_stack(facts: Facts, *, serves: bool, wanted: tuple[str, ...]) -> Stack
     """StackState. ``serves``: the node is Ready; ``wanted``: what VMs wait for, which is judged first."""
     node = facts.node.value
     if node is None:
-        return StackState(Status.UNKNOWN, f"the node was not read: {facts.node.unknown}")
+        return StackState(Status.UNKNOWN, t("the node was not read: {reason}", reason=facts.node.unknown))
     if node.ready != "True":
         return _on_a_dead_node(facts, node)
     if not serves:
-        says = "what the node offers is not judged before its kubelet is back for good"
+        says = t("what the node offers is not judged before its kubelet is back for good")
         return StackState(Status.UNKNOWN, says, (ready_of(node),))
     mode = effective_mode(facts)
     lacking = [name for name in wanted if not quantity(node.allocatable.get(name, "0"))]
     if lacking:
-        says = f"in {mode} mode the node offers no {lacking[0]}" if mode else f"the node offers no {lacking[0]}"
+        says = t("the node offers no {resource}", resource=lacking[0])
+        if mode:
+            says = t("in {mode} mode the node offers no {resource}", mode=mode, resource=lacking[0])
         return StackState(Status.CONFIRMED, says, tuple(allocatable_of(node, name) for name in lacking))
     offered = [name for name in _of_mode(node, mode) if quantity(node.allocatable.get(name, "0"))]
     if offered:
-        says = ", ".join(f"{node.allocatable[name]} of {name}" for name in offered)
-        return StackState(
-            Status.REFUTED, f"the node offers {says}", tuple(allocatable_of(node, name) for name in offered)
-        )
+        amounts = ", ".join(t("{n} of {resource}", n=node.allocatable[name], resource=name) for name in offered)
+        says = t("the node offers {amounts}", amounts=amounts)
+        return StackState(Status.REFUTED, says, tuple(allocatable_of(node, name) for name in offered))
     if not shows_gpu(facts, node):
-        return StackState(Status.UNKNOWN, "nothing shows that this node has a GPU")
+        return StackState(Status.UNKNOWN, t("nothing shows that this node has a GPU"))
     return _nothing_offered(facts, node, mode)
 
 
@@ -96,19 +98,27 @@ def _of_mode(node: NodeFacts, mode: str) -> list[str]:
 
 
 def _nothing_offered(facts: Facts, node: NodeFacts, mode: str) -> StackState:
-    resource = "nvidia.com/gpu" if mode in ("", workload.CONTAINER) else "GPU under its own name"
+    resource = "nvidia.com/gpu" if mode in ("", workload.CONTAINER) else t("GPU under its own name")
     names = _of_mode(node, mode)
     evidence = tuple(allocatable_of(node, name) for name in names) or (allocatable_of(node, "nvidia.com/gpu"),)
     plugins = plugin_pods(facts, mode)
     ready = [pod for pod in plugins if pod.ready == "True"]
     if ready:
-        says = f"no {resource} is offered, though the device plugin {ready[0].name} runs: not registered (yet)"
+        says = t(
+            "no {resource} is offered, though the device plugin {pod} runs: not registered (yet)",
+            resource=resource,
+            pod=ready[0].name,
+        )
         return StackState(Status.UNKNOWN, says, (*evidence, pod_ready_of(ready[0])))
     if facts.pods.value is None:
-        return StackState(
-            Status.UNKNOWN, f"no {resource} is offered; pods were not read ({facts.pods.unknown})", evidence
+        why = facts.pods.unknown
+        says = t("no {resource} is offered; pods were not read ({reason})", resource=resource, reason=why)
+        return StackState(Status.UNKNOWN, says, evidence)
+    says = t("no {resource} is offered, and no device plugin of any mode is Ready here", resource=resource)
+    if mode:
+        says = t(
+            "no {resource} is offered, and no device plugin of {mode} mode is Ready here", resource=resource, mode=mode
         )
-    says = f"no {resource} is offered, and no device plugin of {mode or 'any'} mode is Ready here"
     return StackState(Status.CONFIRMED, says, (*evidence, *(pod_ready_of(pod) for pod in plugins)))
 
 
@@ -116,15 +126,15 @@ def _on_a_dead_node(facts: Facts, node: NodeFacts) -> StackState:
     """Nothing is placed on a node that is not Ready; its allocatable is frozen and its pods' "Running" is old."""
     frozen = [name for name in gpu_resources(node) if quantity(node.allocatable.get(name, "0"))]
     if not shows_gpu(facts, node):
-        says = "nothing shows that this node has a GPU (a node that is not Ready can have lost its labels)"
+        says = t("nothing shows that this node has a GPU (a node that is not Ready can have lost its labels)")
         return StackState(Status.UNKNOWN, says)
-    says = "nothing can be placed on a node that is not Ready"
+    parts = [t("nothing can be placed on a node that is not Ready")]
     if frozen:
         amounts = ", ".join(f"{name}: {node.allocatable[name]}" for name in frozen)
-        says += f"; allocatable {amounts} is what it last reported, and stale"
+        parts.append(t("allocatable {amounts} is what it last reported, and stale", amounts=amounts))
     operands = [pod for pod in facts.pods.value or () if pod.node == node.name and pod.name.startswith("nvidia-")]
     dead = [pod for pod in operands if pod.phase == "Running" and pod.ready == "False"]
     if dead:
-        says += f"; {len(dead)} operand pods still say Running, with Ready=False"
+        parts.append(t("{n} operand pods still say Running, with Ready=False", n=len(dead)))
     evidence = (ready_of(node), *(allocatable_of(node, name) for name in frozen), *(pod_ready_of(pod) for pod in dead))
-    return StackState(Status.CONFIRMED, says, evidence)
+    return StackState(Status.CONFIRMED, "; ".join(parts), evidence)

@@ -12,6 +12,7 @@ from gpufix.core.gpu_case import Case
 from gpufix.core.gpu_stack import gpu_resources
 from gpufix.core.parse.jsonraw import cut_member
 from gpufix.core.parse.pods import quantity
+from gpufix.language import t
 from gpufix.model import Evidence, PciFunction, Status
 
 _JOINS_GROUP = re.compile(
@@ -32,10 +33,12 @@ def fell_off_bus(case: Case) -> Candidate | None:
     names = gpu_resources(case.node)
     offered = [name for name in names if quantity(case.node.allocatable.get(name, "0"))]
     said = (*((hit.line,) if hit else ()), *(card.evidence[0] for card in dead))
-    summary = "the kernel says that the GPU has fallen off the bus" if hit else "the GPU's registers read as all ones"
+    summary = t("the GPU's registers read as all ones ({line})", line=said[0].source)
+    if hit:
+        summary = t("the kernel says that the GPU has fallen off the bus ({line})", line=said[0].source)
     status = Status.CONFIRMED if hit and (dead or not offered) else Status.SUSPECTED
     evidence = (*said, *(allocatable_of(case.node, name) for name in names))
-    return candidate("gpu-fell-off-bus", status, f"{summary} ({said[0].source})", *evidence)
+    return candidate("gpu-fell-off-bus", status, summary, *evidence)
 
 
 def iommu_off(case: Case) -> Candidate | None:
@@ -44,22 +47,22 @@ def iommu_off(case: Case) -> Candidate | None:
         return None
     facts = case.situation.facts
     if facts.iommu_groups.value == ():
-        summary = "the host has no IOMMU group at all: the IOMMU is off"
+        summary = t("the host has no IOMMU group at all: the IOMMU is off")
         counted = facts.iommu_groups.evidence
         status = Status.CONFIRMED if counted else Status.SUSPECTED  # an empty listing can be one that failed
         return candidate("iommu-off", status, summary, *counted, *_driver_lines(case))
     ungrouped = [card for card in case.gpus if card.group_known and not card.group]
     if ungrouped:
-        summary = f"{ungrouped[0].address} is in no IOMMU group: the IOMMU is off"
+        summary = t("{address} is in no IOMMU group: the IOMMU is off", address=ungrouped[0].address)
         return candidate("iommu-off", Status.CONFIRMED, summary, *ungrouped[0].evidence)
     log = facts.kernel_log.value or ()
     if not log or not _FROM_BOOT.match(log[0].excerpt) or any(_JOINS_GROUP.search(line.excerpt) for line in log):
         return None
     refused = case.situation.signatures.match("kernel", log, log, frozenset(), "iommu-off")
     if refused is not None:
-        summary = "vfio-pci refuses the card, and the kernel has put no device into an IOMMU group: the IOMMU is off"
+        summary = t("vfio-pci refuses the card, and the kernel has put no device into an IOMMU group: the IOMMU is off")
         return candidate("iommu-off", Status.CONFIRMED, summary, refused.line, *facts.cmdline.evidence)
-    summary = "the kernel's log of this boot puts no device into an IOMMU group"
+    summary = t("the kernel's log of this boot puts no device into an IOMMU group")
     return candidate("iommu-off", Status.SUSPECTED, summary, *facts.cmdline.evidence)
 
 
@@ -71,12 +74,18 @@ def group_shared(case: Case) -> Candidate | None:
         hit = signatures.match("vm", [line], (), frozenset(), "iommu-group-shared")
         if hit is None:
             continue
-        summary = f"IOMMU group {hit.groups.get('group', '?')} is not viable"
+        group = hit.groups.get("group", "?")
+        summary = t("IOMMU group {group} is not viable", group=group)
         holders = [other for other in _of_group(case, hit.groups.get("group", "")) if other.driver not in _HARMLESS]
         bound = [card for card in case.gpus if card.driver == "vfio-pci"]
         if not holders or not bound:
             return candidate("iommu-group-shared", Status.SUSPECTED, summary, line)
-        summary += f": {holders[0].address} is with {holders[0].driver}, the GPU itself with vfio-pci"
+        summary = t(
+            "IOMMU group {group} is not viable: {address} is with {driver}, the GPU itself with vfio-pci",
+            group=group,
+            address=holders[0].address,
+            driver=holders[0].driver,
+        )
         lines = [part for function in (*holders, *bound) for part in function.evidence]
         return candidate("iommu-group-shared", Status.CONFIRMED, summary, line, *lines)
     return None
@@ -95,7 +104,11 @@ def not_bound_to_vfio(case: Case) -> Candidate | None:
     loose = [card for card in case.gpus if not card.driver]
     if found is not None or not case.mode or not case.missing or not loose or len(loose) != len(case.gpus):
         return found
-    summary = f"no driver has the GPU at {loose[0].address}, and {case.missing[0]} is not offered"
+    summary = t(
+        "no driver has the GPU at {address}, and {resource} is not offered",
+        address=loose[0].address,
+        resource=case.missing[0],
+    )
     return candidate("gpu-not-bound-to-vfio", Status.SUSPECTED, summary, *loose[0].evidence)
 
 
@@ -103,7 +116,12 @@ def _bound_to(case: Case, driver: str, id: str) -> Candidate | None:
     bound = [card for card in case.gpus if card.driver == driver]
     if not bound or not case.missing:
         return None
-    summary = f"the GPU at {bound[0].address} is with {driver}, so the node offers no {case.missing[0]}"
+    summary = t(
+        "the GPU at {address} is with {driver}, so the node offers no {resource}",
+        address=bound[0].address,
+        driver=driver,
+        resource=case.missing[0],
+    )
     evidence = (*bound[0].evidence, allocatable_of(case.node, case.missing[0]))
     sure = driver == "nouveau" or case.mode == workload.VM_PASSTHROUGH
     return candidate(id, Status.CONFIRMED if sure else Status.SUSPECTED, summary, *evidence)

@@ -9,6 +9,7 @@ from gpufix.core.evidence import condition_of, ready_of
 from gpufix.core.findings import Candidate, candidate, unknown
 from gpufix.core.parse.jsonraw import cut_member
 from gpufix.core.situation import Kubelet, Situation
+from gpufix.language import t
 from gpufix.model import Evidence, NodeFacts, Status
 
 _KUBELET_CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
@@ -20,28 +21,37 @@ def why_unread(situation: Situation) -> Candidate | None:
     if not facts.host_unread or situation.kubelet is not Kubelet.UNKNOWN:
         return None
     if node is None:
-        return unknown(f"neither the host ({facts.host_unread}) nor the node ({facts.node.unknown}) was read")
+        return unknown(
+            t(
+                "neither the host ({host}) nor the node ({node}) was read",
+                host=facts.host_unread,
+                node=facts.node.unknown,
+            )
+        )
     if situation.ready:
         return None
     ready = ready_of(node)
     if not facts.host_asked:
-        return unknown("the node is not Ready, and nobody asked the host why", ready)
+        return unknown(t("the node is not Ready, and nobody asked the host why"), ready)
     means = situation.signatures.what_unread_means(facts.host_unread)
     if means == "answers":
-        return unknown(f"the host answers and could not be read: {facts.host_unread}", ready)
+        return unknown(t("the host answers and could not be read: {reason}", reason=facts.host_unread), ready)
     if means == "not-asked":
-        return unknown(f"the host was not reached by a fault of name or inventory: {facts.host_unread}", ready)
+        why = t("the host was not reached by a fault of name or inventory: {reason}", reason=facts.host_unread)
+        return unknown(why, ready)
     if not _all_unknown(node):
-        return unknown(
-            f"the host could not be read ({facts.host_unread}), yet its kubelet reported: {node.ready_message}", ready
+        why = t(
+            "the host could not be read ({reason}), yet its kubelet reported: {message}",
+            reason=facts.host_unread,
+            message=node.ready_message,
         )
+        return unknown(why, ready)
     alive = list(signs_of_life(situation))
     if alive:
-        return unknown(
-            "the kubelet has stopped reporting, but the host lives: it has written to the cluster since", ready, *alive
-        )
+        why = t("the kubelet has stopped reporting, but the host lives: it has written to the cluster since")
+        return unknown(why, ready, *alive)
     others = [condition_of(node, kind) for kind in _KUBELET_CONDITIONS[1:] if kind in node.conditions]
-    summary = f"the host does not answer ({facts.host_unread}) and its kubelet has stopped reporting"
+    summary = t("the host does not answer ({reason}) and its kubelet has stopped reporting", reason=facts.host_unread)
     status = Status.CONFIRMED if means == "silent" and _life_was_looked_for(situation) else Status.SUSPECTED
     return candidate("host-unreachable", status, summary, ready, *others)
 

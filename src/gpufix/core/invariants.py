@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from gpufix.core import workload
+from gpufix.language import mark, t
 from gpufix.model import Evidence, Facts, HostContainer, Observation
 
 Phase = Literal["preview", "act"]
@@ -78,32 +79,38 @@ class RuleText:
 RULE_TEXTS: tuple[RuleText, ...] = (
     RuleText(
         "O1",
-        "starting the kubelet, or taking away what stops it, while its node's labels or a running vfio-manager "
-        "container would take the GPU from its driver",
-        "the CUDA jobs on the card die",
+        mark(
+            "starting the kubelet, or taking away what stops it, while its node's labels or a running vfio-manager "
+            "container would take the GPU from its driver"
+        ),
+        mark("the CUDA jobs on the card die"),
         frozenset({Action.RELABEL, Action.STOP_VFIO_MANAGER, Action.REMOVE_OBSTACLE, Action.START_KUBELET}),
     ),
     RuleText(
         "O2",
-        "starting the kubelet while swap is on or would come back at boot, unless the kubelet is set to allow swap",
-        "it would be refused, now or at the next boot",
+        mark(
+            "starting the kubelet while swap is on or would come back at boot, unless the kubelet is set to allow swap"
+        ),
+        mark("it would be refused, now or at the next boot"),
         frozenset({Action.START_KUBELET}),
     ),
     RuleText(
         "O3",
-        "swapoff when what is swapped out does not fit into 90 % of the available memory (with "
-        "vm.overcommit_memory=2: when the commit limit would be passed)",
-        "the machine runs out of memory",
+        mark(
+            "swapoff when what is swapped out does not fit into 90 % of the available memory (with "
+            "vm.overcommit_memory=2: when the commit limit would be passed)"
+        ),
+        mark("the machine runs out of memory"),
         frozenset({Action.REMOVE_OBSTACLE}),
     ),
     RuleText(
         "O4",
-        "any change without a recorded consent, or without its undo captured or its lack declared at the gate",
-        "nobody agreed, or there is no way back",
+        mark("any change without a recorded consent, or without its undo captured or its lack declared at the gate"),
+        mark("nobody agreed, or there is no way back"),
     ),
-    RuleText("O5", "any step that needs something which could not be read", "unknown is not safe"),
+    RuleText("O5", mark("any step that needs something which could not be read"), mark("unknown is not safe")),
 )
-"""In the order of ``RULES``. docs/order-rules.md and the printed runbook say these words."""
+"""In the order of ``RULES``, in English. docs/order-rules.md and the printed runbook say these words."""
 
 Rule = Callable[[Proposal, Facts, Phase], list[Violation]]
 _Judge = Callable[[Proposal, Facts, Phase], Iterator[Violation]]
@@ -118,7 +125,7 @@ _NEEDED: Mapping[Action, tuple[str, ...]] = {
 """Observations without which the action is blocked in any case. The rules ask for more where it depends."""
 
 _REVIVES = frozenset({Action.START_KUBELET, Action.REMOVE_OBSTACLE})
-_READ_AGAIN = "Make it readable and run again; what is unknown is never taken for safe."
+_READ_AGAIN = mark("Make it readable and run again; what is unknown is never taken for safe.")
 _SWAP_REFUSED = re.compile(r"(?i)running with swap on is not supported")
 """kubernetes/kubernetes, pkg/kubelet/cm/container_manager_linux.go; the words around it differ by version."""
 
@@ -156,23 +163,34 @@ def memory_arithmetic(facts: Facts) -> Observation[SwapoffArithmetic]:
         return Observation.missing(f"swaps: {facts.swaps.unknown}")
     used = sum(device.used_kib for device in facts.swaps.value)
     if not facts.swaps.value:
-        return Observation.of(SwapoffArithmetic(0, None, True, "no swap device is active"), *facts.swaps.evidence)
+        return Observation.of(SwapoffArithmetic(0, None, True, t("no swap device is active")), *facts.swaps.evidence)
     if facts.memory.value is None:
         return Observation.missing(f"memory: {facts.memory.unknown}")
     if facts.overcommit.value is None:
         return Observation.missing(f"overcommit: {facts.overcommit.unknown}")
     memory = facts.memory.value
     if memory.available_kib is None:
-        return Observation.missing("memory: /proc/meminfo has no MemAvailable")
+        return Observation.missing("memory: " + t("/proc/meminfo has no MemAvailable"))
     fits = used <= SWAPOFF_SHARE * memory.available_kib
-    sign = "<=" if fits else ">"
-    text = f"used {_size(used)} {sign} {SWAPOFF_SHARE * 100:.0f} % of {_size(memory.available_kib)} available"
+    text = t(
+        "used {used} {sign} {share} % of {available} available",
+        used=_size(used),
+        sign="<=" if fits else ">",
+        share=f"{SWAPOFF_SHARE * 100:.0f}",
+        available=_size(memory.available_kib),
+    )
     if facts.overcommit.value == 2:
         if memory.commit_limit_kib is None or memory.swap_total_kib is None or memory.committed_kib is None:
-            return Observation.missing("memory: /proc/meminfo lacks CommitLimit, SwapTotal or Committed_AS")
+            return Observation.missing("memory: " + t("/proc/meminfo lacks CommitLimit, SwapTotal or Committed_AS"))
         left = memory.commit_limit_kib - memory.swap_total_kib
         sign = ">=" if left >= memory.committed_kib else "<"
-        text += f"; commit limit without swap {_size(left)} {sign} {_size(memory.committed_kib)} committed"
+        text = t(
+            "{sum}; commit limit without swap {left} {sign} {committed} committed",
+            sum=text,
+            left=_size(left),
+            sign=sign,
+            committed=_size(memory.committed_kib),
+        )
         fits = fits and left >= memory.committed_kib
     evidence = facts.swaps.evidence + facts.memory.evidence + facts.overcommit.evidence
     return Observation.of(SwapoffArithmetic(used, memory.available_kib, fits, text), *evidence)
@@ -193,8 +211,9 @@ def boot_sources(facts: Facts) -> Observation[tuple[str, ...]]:
         sources.append(f"fstab:{line.number} {' '.join(fields)}")
     for unit in facts.swap_units.value or ():
         if unit.returns_at_boot:
-            sources.append(f"{unit.name} ({unit.origin} unit, {unit.unit_file_state or 'no unit file'})")
-    sources += [f"{service} (enabled service)" for service in facts.swap_services.value or ()]
+            state = unit.unit_file_state or t("no unit file")
+            sources.append(t("{unit} ({origin} unit, {state})", unit=unit.name, origin=unit.origin, state=state))
+    sources += [t("{service} (enabled service)", service=service) for service in facts.swap_services.value or ()]
     evidence = facts.fstab_swap.evidence + facts.swap_units.evidence + facts.swap_services.evidence
     return Observation(tuple(sources), evidence, "; ".join(unknown))
 
@@ -206,7 +225,8 @@ def _unjudged_sources(facts: Facts) -> Iterator[tuple[str, str]]:
             yield name, place.unknown
     for unit in facts.swap_units.value or ():
         if unit.returns_at_boot is None:
-            yield "swap_units", f"cannot tell whether {unit.name} ({unit.what or 'no device named'}) returns at boot"
+            what = unit.what or t("no device named")
+            yield "swap_units", t("cannot tell whether {unit} ({what}) returns at boot", unit=unit.name, what=what)
 
 
 def _size(kib: int) -> str:
@@ -225,7 +245,8 @@ def _judge_card(proposal: Proposal, facts: Facts, phase: Phase) -> Iterator[Viol
     if towards_container and actions & (_REVIVES | {Action.STOP_VFIO_MANAGER}):
         yield from _no_bind_ahead(facts)
     if actions - {Action.RESTORE_SWAP} and not towards_container:
-        yield from _holders_agreed(proposal, facts, phase, f"{proposal.target_workload} takes the card from its users")
+        why = t("{workload} takes the card from its users", workload=proposal.target_workload)
+        yield from _holders_agreed(proposal, facts, phase, why)
     if actions & _REVIVES:
         yield from _no_unbind_at_start(proposal, facts)
     if Action.RELABEL in actions and towards_container:
@@ -237,24 +258,30 @@ def _no_bind_ahead(facts: Facts) -> Iterator[Violation]:
     node = facts.node.value
     if node is None:
         return
-    relabel = f"Do the step relabel first: {workload.WORKLOAD_LABEL}={workload.CONTAINER}."
+    relabel = t("Do the step relabel first: {label}.", label=f"{workload.WORKLOAD_LABEL}={workload.CONTAINER}")
     effective = workload.effective_workload(node, facts.cluster_policy)
     if workload.raw_workload(node) == workload.VM_PASSTHROUGH:
-        reason = f"the label {workload.WORKLOAD_LABEL} still says {workload.VM_PASSTHROUGH}: "
-        reason += "the GPU would be bound to vfio-pci and host GPU jobs would die"
+        reason = t(
+            "the label {label} still says {workload}: the GPU would be bound to vfio-pci and host GPU jobs would die",
+            label=workload.WORKLOAD_LABEL,
+            workload=workload.VM_PASSTHROUGH,
+        )
         yield Violation("O1", reason, relabel, "node", facts.node.evidence)
     elif effective.value is None:
         yield _unknown("cluster_policy", effective.unknown, relabel)
     elif effective.value not in (workload.CONTAINER, workload.NO_WORKLOAD):
         asked = workload.raw_workload(node) == effective.value
-        whence = "the label asks for" if asked else "the GPU Operator defaults to"
-        reason = f"{whence} {effective.value} on this node, which takes the GPU from host jobs"
+        words = mark("the GPU Operator defaults to {workload} on this node, which takes the GPU from host jobs")
+        if asked:
+            words = mark("the label asks for {workload} on this node, which takes the GPU from host jobs")
+        reason = t(words, workload=effective.value)
         yield Violation("O1", reason, relabel, "node", facts.node.evidence + effective.evidence)
     standing = workload.vfio_manager_label(node)
     if standing is not None:
-        reason = f"the label {workload.VFIO_MANAGER_LABEL}={standing} stands: a living kubelet would run vfio-manager"
-        hint = "Wait until the GPU Operator takes it off; where none runs: "
-        hint += f"kubectl label node {node.name} {workload.VFIO_MANAGER_LABEL}-"
+        label = f"{workload.VFIO_MANAGER_LABEL}={standing}"
+        reason = t("the label {label} stands: a living kubelet would run vfio-manager", label=label)
+        command = f"kubectl label node {node.name} {workload.VFIO_MANAGER_LABEL}-"
+        hint = t("Wait until the GPU Operator takes it off; where none runs: {command}", command=command)
         yield Violation("O1", reason, hint, "node", facts.node.evidence)
 
 
@@ -269,7 +296,9 @@ def _no_unbind_at_start(proposal: Proposal, facts: Facts) -> Iterator[Violation]
         yield unsure
     if not running:
         return
-    reason = "a vfio-manager container still runs here: a starting kubelet may run its preStop, which unbinds the GPU"
+    reason = t(
+        "a vfio-manager container still runs here: a starting kubelet may run its preStop, which unbinds the GPU"
+    )
     node = facts.node.value
     if proposal.target_workload == workload.VM_PASSTHROUGH and node is not None:
         stays = workload.effective_workload(node, facts.cluster_policy).value == workload.VM_PASSTHROUGH
@@ -280,8 +309,9 @@ def _no_unbind_at_start(proposal: Proposal, facts: Facts) -> Iterator[Violation]
             kept = {pod.name for pod in facts.pods.value if pod.node == node.name and not pod.deleting}
             if all(container.pod in kept for container in running):
                 return
-            reason = "a vfio-manager container runs whose pod is deleted: a starting kubelet runs its preStop"
-    yield Violation("O1", reason, "Do the step stop-vfio-manager first.", "containers", facts.containers.evidence)
+            reason = t("a vfio-manager container runs whose pod is deleted: a starting kubelet runs its preStop")
+    hint = t("Do the step stop-vfio-manager first.")
+    yield Violation("O1", reason, hint, "containers", facts.containers.evidence)
 
 
 def _no_unbind_by_relabel(facts: Facts) -> Iterator[Violation]:
@@ -303,9 +333,12 @@ def _no_unbind_by_relabel(facts: Facts) -> Iterator[Violation]:
             yield _unknown("gpu_holders", holders.unknown)
         elif holders.value:
             names = ", ".join(f"{holder.pid} ({holder.command})" for holder in holders.value)
-            reason = "the kubelet lives, or may any moment: it would run vfio-manager's preStop, which unbinds the GPU "
-            reason += f"from {names}"
-            hint = "Hold the kubelet first (systemctl stop kubelet on the node), then run this again."
+            reason = t(
+                "the kubelet lives, or may any moment: it would run vfio-manager's preStop, which unbinds the GPU "
+                "from {processes}",
+                processes=names,
+            )
+            hint = t("Hold the kubelet first (systemctl stop kubelet on the node), then run this again.")
             yield Violation("O1", reason, hint, "gpu_holders", holders.evidence)
 
 
@@ -313,8 +346,11 @@ def _vfio_managers(facts: Facts) -> tuple[tuple[HostContainer, ...], Violation |
     """Those that run, and what keeps us from being sure that there are no more."""
     found = [container for container in facts.containers.value or () if container.is_vfio_manager]
     unsure = next((container for container in found if container.running is None), None)
-    doubt = _unknown("containers", f"cannot tell whether {unsure.container} of {unsure.pod} runs") if unsure else None
-    return tuple(container for container in found if container.running), doubt
+    running = tuple(container for container in found if container.running)
+    if unsure is None:
+        return running, None
+    words = mark("cannot tell whether {container} of {pod} runs")
+    return running, _unknown("containers", t(words, container=unsure.container, pod=unsure.pod))
 
 
 def _kubelet_may_act(facts: Facts) -> bool:
@@ -342,21 +378,25 @@ def _holders_agreed(proposal: Proposal, facts: Facts, phase: Phase, why: str) ->
     """Every process on the card is known, and the operator agreed that it dies. The list may shrink, never grow."""
     holders = facts.gpu_holders
     if holders.value is None:
-        yield _unknown("gpu_holders", f"{why}, and who they are is not known: {holders.unknown}")
+        reason = t("{why}, and who they are is not known: {reason}", why=why, reason=holders.unknown)
+        yield _unknown("gpu_holders", reason)
         return
     for holder in holders.value:
         if holder.kind not in ("cuda", "display", "daemon", "vm"):
-            yield _unknown("gpu_holders", f"cannot tell why {holder.pid} ({holder.command}) uses the GPU")
+            process = f"{holder.pid} ({holder.command})"
+            yield _unknown("gpu_holders", t("cannot tell why {process} uses the GPU", process=process))
     if phase == "preview":
         return
     consent = proposal.consent
     agreed = consent.gpu_holders if consent is not None and _matches(consent, proposal) else None
     extra = [holder for holder in holders.value if holder.pid not in (agreed or ())]
     if agreed is None or extra:
-        names = ", ".join(f"{holder.pid} ({holder.command})" for holder in extra) or "none at the moment"
-        seen = "nobody agreed to the list of GPU processes" if agreed is None else "GPU processes nobody agreed to"
-        hint = "Go through the gate again: it shows who uses the GPU now."
-        yield Violation("O1", f"{why}; {seen}: {names}", hint, "gpu_holders", holders.evidence)
+        names = ", ".join(f"{holder.pid} ({holder.command})" for holder in extra) or t("none at the moment")
+        words = mark("{why}; GPU processes nobody agreed to: {processes}")
+        if agreed is None:
+            words = mark("{why}; nobody agreed to the list of GPU processes: {processes}")
+        hint = t("Go through the gate again: it shows who uses the GPU now.")
+        yield Violation("O1", t(words, why=why, processes=names), hint, "gpu_holders", holders.evidence)
 
 
 # --- O2, O3: swap ----------------------------------------------------------------------------------------------------
@@ -365,18 +405,23 @@ def _holders_agreed(proposal: Proposal, facts: Facts, phase: Phase, why: str) ->
 def _judge_start(proposal: Proposal, facts: Facts, phase: Phase) -> Iterator[Violation]:
     if Action.START_KUBELET not in proposal.actions or facts.swap_allowed.value is True:
         return
-    disable = "Do the step disable-swap first."
+    disable = t("Do the step disable-swap first.")
     if facts.swaps.value is None:
         yield _unknown("swaps", facts.swaps.unknown)
     elif facts.swaps.value:
         paths = ", ".join(device.path for device in facts.swaps.value)
-        reason = f"swap is on ({paths}): the kubelet would refuse to start"
+        words = mark("swap is on ({devices}): the kubelet would refuse to start")
         if not facts.swap_allowed.known:
-            reason += f" (whether it is set to allow swap is unknown: {facts.swap_allowed.unknown})"
+            words = mark(
+                "swap is on ({devices}): the kubelet would refuse to start "
+                "(whether it is set to allow swap is unknown: {reason})"
+            )
+        reason = t(words, devices=paths, reason=facts.swap_allowed.unknown)
         yield Violation("O2", reason, disable, "swaps", facts.swaps.evidence)
     sources = boot_sources(facts)
     if sources.value:
-        reason = f"swap would come back at boot, and the kubelet die again: {'; '.join(sources.value)}"
+        listed = "; ".join(sources.value)
+        reason = t("swap would come back at boot, and the kubelet die again: {sources}", sources=listed)
         needs = "fstab_swap" if sources.value[0].startswith("fstab:") else "swap_units"
         yield Violation("O2", reason, disable, needs, sources.evidence)
     for name, reason in _unjudged_sources(facts):
@@ -389,10 +434,11 @@ def _judge_swapoff(proposal: Proposal, facts: Facts, phase: Phase) -> Iterator[V
     sums = memory_arithmetic(facts)
     if sums.value is None:
         name, _, reason = sums.unknown.partition(": ")
-        yield _unknown(name, f"{reason}; swapped-out memory may not fit back into RAM")
+        yield _unknown(name, t("{reason}; swapped-out memory may not fit back into RAM", reason=reason))
     elif not sums.value.fits:
-        hint = "Free memory on the node first (stop what uses most of it), then run again."
-        yield Violation("O3", f"swap cannot be turned off safely: {sums.value.text}", hint, "memory", sums.evidence)
+        hint = t("Free memory on the node first (stop what uses most of it), then run again.")
+        reason = t("swap cannot be turned off safely: {sum}", sum=sums.value.text)
+        yield Violation("O3", reason, hint, "memory", sums.evidence)
 
 
 # --- O4: consent and undo --------------------------------------------------------------------------------------------
@@ -405,24 +451,32 @@ def _matches(consent: Consent, proposal: Proposal) -> bool:
 def _judge_consent(proposal: Proposal, facts: Facts, phase: Phase) -> Iterator[Violation]:
     if phase == "preview":
         return
-    gate = "Go through the gate of this step."
+    gate = t("Go through the gate of this step.")
     consent = proposal.consent
     if consent is None:
-        yield Violation("O4", f"nobody has agreed to the step {proposal.step}", gate, "consent")
+        yield Violation("O4", t("nobody has agreed to the step {step}", step=proposal.step), gate, "consent")
     elif not _matches(consent, proposal):
-        reason = f"the recorded consent is for {consent.step} towards {consent.target_workload}"
-        reason += f", not for {proposal.step} towards {proposal.target_workload}"
+        reason = t(
+            "the recorded consent is for {given} towards {given_for}, not for {step} towards {wanted_for}",
+            given=consent.step,
+            given_for=consent.target_workload,
+            step=proposal.step,
+            wanted_for=proposal.target_workload,
+        )
         yield Violation("O4", reason, gate, "consent")
     if not proposal.undo_captured and not proposal.irreversible_declared:
-        reason = f"the step {proposal.step} has no undo captured, and its gate did not say that it cannot be undone"
-        yield Violation("O4", reason, "Capture the undo before the step, or declare it irreversible.", "undo")
+        reason = t(
+            "the step {step} has no undo captured, and its gate did not say that it cannot be undone",
+            step=proposal.step,
+        )
+        yield Violation("O4", reason, t("Capture the undo before the step, or declare it irreversible."), "undo")
 
 
 # --- O5: the unknown -------------------------------------------------------------------------------------------------
 
 
-def _unknown(name: str, reason: str, hint: str = _READ_AGAIN) -> Violation:
-    return Violation("O5", f"{name} is unknown: {reason}", hint, name)
+def _unknown(name: str, reason: str, hint: str = "") -> Violation:
+    return Violation("O5", t("{name} is unknown: {reason}", name=name, reason=reason), hint or t(_READ_AGAIN), name)
 
 
 def _judge_needed(proposal: Proposal, facts: Facts, phase: Phase) -> Iterator[Violation]:

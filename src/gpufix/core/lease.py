@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpufix.core.parse.times import told
+from gpufix.core.parse import times
+from gpufix.language import t
 from gpufix.text import stamp
 
 NAMESPACE = "kube-node-lease"
@@ -58,9 +59,10 @@ class Holder:
     @property
     def words(self) -> str:
         """As a person is told."""
-        about = [f"process {self.pid}"] if self.pid else []
-        about += [f"{name} {value}" for name, value in (("run", self.run), ("at", self.step)) if value]
-        about += [f"since {told(self.since)}"] if self.since else []
+        about = [t("process {pid}", pid=self.pid)] if self.pid else []
+        about += [t("run {run}", run=self.run)] if self.run else []
+        about += [t("at {step}", step=self.step)] if self.step else []
+        about += [t("since {moment}", moment=times.told(self.since))] if self.since else []
         return f"{self.person} ({', '.join(about)})" if about else self.person
 
 

@@ -15,6 +15,7 @@ import yaml
 
 from gpufix.core.evidence import annotation_of, condition_of, cordon_of, label_of, taints_of
 from gpufix.core.signatures import SignatureError
+from gpufix.language import t
 from gpufix.model import Evidence, NodeFacts
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
@@ -61,7 +62,7 @@ def marks_of(node: NodeFacts, signatures: tuple[MarkSignature, ...]) -> tuple[Ma
         if signature.cordoned and not node.unschedulable:
             continue
         for value, evidence in _met(node, signature):
-            text = signature.says.replace("{value}", _short(value))
+            text = t(signature.says).replace("{value}", _short(value))
             if all((mark.who, mark.text) != (signature.who, text) for mark in found):
                 found.append(Mark(signature.who, text, evidence, signature.stops))
             explained |= signature.explains_cordon
@@ -95,13 +96,15 @@ def _plain_cordon(node: NodeFacts) -> list[Mark]:
     """Who did it is written nowhere; since when, on the taint that the control plane puts beside it."""
     taint = next((taint for taint in node.taints if taint.key == UNSCHEDULABLE), None)
     if taint is None or taint.since is None:
-        return [Mark("cordon", "cordoned by somebody, who left no reason on it", cordon_of(node), False)]
-    text = f"cordoned since {taint.since:%Y-%m-%d %H:%M:%S} UTC by somebody, who left no reason on it"
+        text = t("cordoned by somebody, who left no reason on it")
+        return [Mark("cordon", text, cordon_of(node), False)]
+    at = f"{taint.since:%Y-%m-%d %H:%M:%S}"
+    text = t("cordoned since {at} UTC by somebody, who left no reason on it", at=at)
     return [Mark("cordon", text, taints_of(node, UNSCHEDULABLE)[0], False)]
 
 
 def _short(value: str) -> str:
-    words = " ".join(value.split()) or "(empty)"
+    words = " ".join(value.split()) or t("(empty)")
     return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 1]}…"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from gpufix.core.invariants import boot_sources
 from gpufix.core.runbook import Scalar
+from gpufix.language import t
 from gpufix.model import Evidence, Facts, NodeFacts, Observation
 
 WORKLOAD_LABEL = "nvidia.com/gpu.workload.config"
@@ -112,7 +113,7 @@ def _vfio_manager_running(facts: Facts) -> Observation[Scalar]:
         return Observation.missing(facts.containers.unknown)
     managers = [container for container in facts.containers.value if container.is_vfio_manager]
     if any(container.running is None for container in managers):
-        return Observation.missing("the runtime lists a vfio-manager container but not whether it runs")
+        return Observation.missing(t("the runtime lists a vfio-manager container but not whether it runs"))
     return Observation(any(container.running for container in managers), facts.containers.evidence)
 
 

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from gpufix.language import mark
 from gpufix.text import safe
 
 
@@ -43,44 +44,48 @@ def _units(condition: str, what: str, units: str = "'*.swap' --all") -> str:
 
 
 NAMES: Mapping[str, Name] = {
-    "node": Name("the node's name, as kubectl get nodes shows it", ""),
-    "host": Name("what ssh calls the node", '"$NODE"'),
-    "unit": Name("the systemd unit that runs the kubelet, as systemctl lists it", "kubelet.service"),
-    "runtime_socket": Name("the socket of the container runtime", "/run/containerd/containerd.sock"),
-    "operator_namespace": Name("where the GPU Operator runs", "gpu-operator"),
+    "node": Name(mark("the node's name, as kubectl get nodes shows it"), ""),
+    "host": Name(mark("what ssh calls the node"), '"$NODE"'),
+    "unit": Name(mark("the systemd unit that runs the kubelet, as systemctl lists it"), "kubelet.service"),
+    "runtime_socket": Name(mark("the socket of the container runtime"), "/run/containerd/containerd.sock"),
+    "operator_namespace": Name(mark("where the GPU Operator runs"), "gpu-operator"),
     "old_workload_label": Name(
-        "the workload label as it was before, or its name with a - behind it where there was none",
+        mark("the workload label as it was before, or its name with a - behind it where there was none"),
         "nvidia.com/gpu.workload.config=vm-passthrough",
     ),
     "old_vfio_manager_label": Name(
-        "the deploy label as it was before, or its name with a - behind it where there was none",
+        mark("the deploy label as it was before, or its name with a - behind it where there was none"),
         "nvidia.com/gpu.deploy.vfio-manager=true",
     ),
-    "fstab_backup": Name("where the copy of /etc/fstab is kept; a new name for each incident", "/etc/fstab.before"),
+    "fstab_backup": Name(
+        mark("where the copy of /etc/fstab is kept; a new name for each incident"), "/etc/fstab.before"
+    ),
     "swap_device": Name(
-        "the swap devices that are on, by their paths", "\"$(awk 'NR > 1 { print $1 }' /proc/swaps)\"",
+        mark("the swap devices that are on, by their paths"), "\"$(awk 'NR > 1 { print $1 }' /proc/swaps)\"",
         plural="SWAP_DEVICES",
     ),
     "swap_service": Name(
-        "services that make swap",
+        mark("services that make swap"),
         _units('$2 ~ "^enabled"', "Id", "zramswap.service dphys-swapfile.service swapspace.service"),
         plural="SWAP_SERVICES",
     ),
     "swap_unit_to_disable": Name(
-        "enabled .swap units whose file lies in /etc/systemd/system",
+        mark("enabled .swap units whose file lies in /etc/systemd/system"),
         _units(f'{_OWN} && $2 ~ "^enabled"', "Id"), plural="SWAP_UNITS_TO_DISABLE"
     ),
     "swap_unit_file_to_set_aside": Name(
-        "files of .swap units in /etc/systemd/system that have nothing to disable",
+        mark("files of .swap units in /etc/systemd/system that have nothing to disable"),
         _units(f"{_OWN} && {_LEFT}", "FragmentPath"), plural="SWAP_UNIT_FILES_TO_SET_ASIDE"
     ),
     "swap_unit_to_mask": Name(
-        "other .swap units that come back at boot, and those whose file is set aside; none that fstab makes",
+        mark("other .swap units that come back at boot, and those whose file is set aside; none that fstab makes"),
         _units('v["FragmentPath"] != "" && v["SourcePath"] != "/etc/fstab" && $2 !~ "^(disabled|masked)" && '
                f"!({_OWN} && $2 ~ \"^enabled\")", "Id"),
         plural="SWAP_UNITS_TO_MASK",
     ),
-    "vfio_container": Name("ids of vfio-manager containers that run", f'"{_CTR_RUNNING}"', plural="VFIO_CONTAINERS"),
+    "vfio_container": Name(
+        mark("ids of vfio-manager containers that run"), f'"{_CTR_RUNNING}"', plural="VFIO_CONTAINERS"
+    ),
 }  # fmt: skip
 """All of them; the answers to a runbook's questions can be named besides."""
 

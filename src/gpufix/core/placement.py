@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpufix.core.parse.pods import quantity
+from gpufix.language import mark, t
 from gpufix.model import Facts, NodeFacts, OtherNode, PodFacts, Taint, Toleration
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -86,25 +87,33 @@ class Elsewhere:
             return OtherNode(node.name, False, reason)
         hard = [taint for taint in node.taints if taint.effect in ("NoSchedule", "NoExecute")]
         if hard and tolerations is None:
-            reason = f"has the taint {hard[0].key}; the VM has no pod whose tolerations could be read"
+            reason = t("has the taint {taint}; the VM has no pod whose tolerations could be read", taint=hard[0].key)
             return OtherNode(node.name, None, reason)
         for taint in hard:
             if not any(tolerates(toleration, taint) for toleration in tolerations or ()):
-                return OtherNode(node.name, False, f"the VM does not tolerate its taint {taint.key}:{taint.effect}")
-        offered = ", ".join(f"{offer(node, name)} of {name}" for name in resources)
+                reason = t("the VM does not tolerate its taint {taint}", taint=f"{taint.key}:{taint.effect}")
+                return OtherNode(node.name, False, reason)
+        offered = ", ".join(t("{n} of {resource}", n=offer(node, name), resource=name) for name in resources)
         if not self.pods.known:
-            return OtherNode(node.name, None, f"offers {offered}; who holds it was not read ({self.pods.unknown})")
+            why = self.pods.unknown
+            reason = t("offers {amounts}; who holds it was not read ({reason})", amounts=offered, reason=why)
+            return OtherNode(node.name, None, reason)
         if not trust_offer:
-            return OtherNode(
-                node.name, None, f"offers {offered}, free as far as is known, yet the VM was not put there"
-            )
-        return OtherNode(node.name, True, f"offers {offered}, and it is free (CPU, memory and affinity are not judged)")
+            words = mark("offers {amounts}, free as far as is known, yet the VM was not put there")
+            return OtherNode(node.name, None, t(words, amounts=offered))
+        words = mark("offers {amounts}, and it is free (CPU, memory and affinity are not judged)")
+        return OtherNode(node.name, True, t(words, amounts=offered))
 
     def _taken(self, node: NodeFacts, resources: Mapping[str, int]) -> str:
         for name, wanted in resources.items():
             taking = self.bound.get((node.name, name), [])
             if (offer(node, name) or 0) - sum(pod.requests[name] for pod in taking) < wanted:
-                return f"all {offer(node, name)} of {name} are taken by {', '.join(pod.name for pod in taking)}"
+                return t(
+                    "all {n} of {resource} are taken by {pods}",
+                    n=offer(node, name),
+                    resource=name,
+                    pods=", ".join(pod.name for pod in taking),
+                )
         return ""
 
 
@@ -112,18 +121,18 @@ def _obstacle(node: NodeFacts, resources: Mapping[str, int], selector: Mapping[s
     wrong = mismatches(selector, node)
     pinned = selector.get(HOSTNAME)
     if pinned is not None and any(entry.startswith(f"{HOSTNAME}=") for entry in wrong):
-        return f"the VM is pinned to {pinned} by its nodeSelector"
+        return t("the VM is pinned to {node} by its nodeSelector", node=pinned)
     if wrong:
-        return f"the VM's nodeSelector asks for {', '.join(wrong)}"
+        return t("the VM's nodeSelector asks for {labels}", labels=", ".join(wrong))
     for name, wanted in resources.items():
         offered = offer(node, name)
         if offered is None:
-            return f"does not offer {name}"
+            return t("does not offer {resource}", resource=name)
         if offered < wanted:
-            return f"offers {offered} of {name}"
+            return t("offers {n} of {resource}", n=offered, resource=name)
     if node.ready != "True":
-        return f"is not Ready ({node.ready or 'no Ready condition'})"
-    return "is cordoned" if node.unschedulable else ""
+        return t("is not Ready ({state})", state=node.ready or t("no Ready condition"))
+    return t("is cordoned") if node.unschedulable else ""
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:

@@ -11,6 +11,7 @@ from gpufix.core.conditions import Verdict, World, evaluate
 from gpufix.core.invariants import Action, Consent, Phase, Proposal, Violation, check
 from gpufix.core.runbook import ALWAYS, Group, Runbook, RunbookStep
 from gpufix.core.workload import CONTAINER
+from gpufix.language import t
 from gpufix.model import Facts
 
 
@@ -63,9 +64,9 @@ def plan_step(
     actions = actions_of(step.playbook)
     destructive = evaluate(step.destructive, world).holds is not False or surely_destructive(step, world.answers)
     if evaluate(step.when, world).holds is False:
-        return PlannedStep(step, Decision.LEFT_OUT, "not for this choice", actions=actions)
+        return PlannedStep(step, Decision.LEFT_OUT, t("not for this choice"), actions=actions)
     if not step.playbook:
-        return PlannedStep(step, Decision.OBSERVE, "changes nothing")
+        return PlannedStep(step, Decision.OBSERVE, t("changes nothing"))
     done = evaluate(step.done_when, world)
     if done.holds:
         return PlannedStep(step, Decision.NOOP, _because(done), destructive=destructive, actions=actions)
@@ -95,7 +96,8 @@ def surely_destructive(step: RunbookStep, answers: Mapping[str, str]) -> bool:
 
 
 def _because(done: Verdict) -> str:
-    return "already so: " + "; ".join(leaf.text for leaf in done.leaves() if leaf.holds and leaf.kind == "observation")
+    held = "; ".join(leaf.text for leaf in done.leaves() if leaf.holds and leaf.kind == "observation")
+    return t("already so: {held}", held=held)
 
 
 def _open(verdict: Verdict) -> str:

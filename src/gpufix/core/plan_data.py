@@ -21,6 +21,7 @@ from gpufix.core.runbook import UNDO
 from gpufix.core.verdict import Verdicts, verdicts_as_data
 from gpufix.core.workload import CONTAINER
 from gpufix.errors import GpufixError
+from gpufix.language import t
 from gpufix.model import Diagnosis, GpuHolder
 from gpufix.text import redact_all, safe
 
@@ -90,9 +91,9 @@ def plan_as_data(draft: Draft, made_at: str, made_with: str) -> dict[str, Any]:
         "applyable": not assumed and not failed and not blocked,
         "errored": bool(failed),
         "because": [
-            *(f"answers.{name} is not given; the default stands in" for name in assumed),
-            *(f"{name} is blocked" for name in blocked),
-            *(f"the dry run of {name} failed" for name in failed),
+            *(t("{answer} is not given; the default stands in", answer=f"answers.{name}") for name in assumed),
+            *(t("{step} is blocked", step=name) for name in blocked),
+            *(t("the dry run of {step} failed", step=name) for name in failed),
         ],
         "consents_missing": list(draft.gaps) if draft.gaps is not None else None,
         "basis": [_fact(fact) for fact in draft.basis],

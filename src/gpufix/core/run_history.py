@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpufix.language import t
+
 VERSION = 1
 """Of the journal's lines. A line of a later version is kept and not read."""
 
@@ -78,12 +80,13 @@ class History:
         What a lost line said of the start, or of a step that acted, would be missing in the undoing.
         """
         if self.newer:
-            return "its journal was written by a newer gpufix"
+            return t("its journal was written by a newer gpufix")
         if self.broken:
-            return f"its journal is damaged: line {', '.join(map(str, self.broken[:5]))} cannot be read"
+            lines = ", ".join(map(str, self.broken[:5]))
+            return t("its journal is damaged: line {lines} cannot be read", lines=lines)
         numbers = [line.get("seq") for line in self.lines]
         if numbers != list(range(1, len(numbers) + 1)):
-            return "its journal is damaged: lines of it are missing, doubled or out of their order"
+            return t("its journal is damaged: lines of it are missing, doubled or out of their order")
         return ""
 
     @property
@@ -195,7 +198,7 @@ def _result(history: History, name: str) -> Line | None:
 
 
 def _unsettled(intent: Line) -> str:
-    return "it was begun, and no result was written: only a look at the node says what it did" if intent else ""
+    return t("it was begun, and no result was written: only a look at the node says what it did") if intent else ""
 
 
 def unsettled(steps: Sequence[StepHistory]) -> tuple[str, ...]:

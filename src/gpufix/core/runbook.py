@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from gpufix.core import placeholders
 from gpufix.core.checked_yaml import Marks, Path, load_checked, mistake, near, quoted
 from gpufix.errors import GpufixError
+from gpufix.language import t
 
 Scalar = str | int | bool
 
@@ -153,6 +154,37 @@ def load_runbook(
     book = _runbook(data)
     _check_names(book, data, file, marks, observations, findings, playbooks)
     return book
+
+
+SENTENCES = frozenset(
+    {
+        "title", "summary", "access", "console", "ask", "label", "consequence", "why", "because", "risk",
+        "irreversible", "if_late", "expect", "if_it_fails", "undo_note",
+    }
+)  # fmt: skip
+"""The fields that say something to people. All others are names, conditions, commands and what these print."""
+
+
+def spoken(book: Runbook) -> Runbook:
+    """``book``, one of gpufix's own, with its sentences in the language of the person. Its digest stays the file's."""
+    said = _spoken(book)
+    assert isinstance(said, Runbook)
+    return said
+
+
+def _spoken(part: Any) -> Any:
+    if isinstance(part, tuple):
+        return tuple(_spoken(one) for one in part)
+    if not is_dataclass(part) or isinstance(part, type):
+        return part
+    values = {one.name: getattr(part, one.name) for one in fields(part)}
+    return replace(
+        part, **{name: _said(value) if name in SENTENCES else _spoken(value) for name, value in values.items()}
+    )
+
+
+def _said(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    return t(value) if isinstance(value, str) else tuple(t(one) for one in value)
 
 
 def _condition(data: Any) -> Condition:

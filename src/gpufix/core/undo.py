@@ -19,6 +19,7 @@ from gpufix.core.invariants import Action, boot_sources
 from gpufix.core.run_history import History, Line
 from gpufix.core.runbook import ALWAYS, NEVER, UNDO, Condition, Group, Leaf, Runbook, RunbookStep
 from gpufix.core.workload import CONTAINER, VFIO_MANAGER_LABEL, VM_PASSTHROUGH, WORKLOAD_LABEL
+from gpufix.language import mark, t
 from gpufix.model import Facts
 
 ABSENT = "(absent)"
@@ -80,11 +81,11 @@ def parts_of(history: History, node_uid: str, label: str | None = None) -> tuple
     parts = []
     for name in reversed(dict.fromkeys(steps)):
         intents = _own_intents(history, name)
-        parts.append(_part(intents, name, node_uid, target, label) if intents else Part(name, "", {}, BY_HAND))
+        parts.append(_part(intents, name, node_uid, target, label) if intents else Part(name, "", {}, t(BY_HAND)))
     return tuple(parts)
 
 
-BY_HAND = "it was done by hand, and what is there is not gpufix's to take back"
+BY_HAND = mark("it was done by hand, and what is there is not gpufix's to take back")
 
 
 def _is_by_hand(line: Line) -> bool:
@@ -124,23 +125,23 @@ def _part(intents: Sequence[Line], name: str, node_uid: str, target: str, label:
     playbook, material = str(first.get("playbook", "")), first.get("undo")
     actions = actions_of(playbook)
     if not isinstance(material, Mapping):
-        return Part(name, playbook, {}, str(first.get("irreversible") or "its journal holds no way back"))
+        return Part(name, playbook, {}, str(first.get("irreversible") or t("its journal holds no way back")))
     if actions == {Action.RELABEL}:
         why = _why_not_labels(material, node_uid) or _why_not_these_labels(material, target, label)
         return Part(name, playbook, material, why or _why_not_since(intents, target), target)
     if actions == {Action.REMOVE_OBSTACLE}:
         merged, why = _merge_swap([line.get("undo") for line in intents])
         return Part(name, playbook, merged, why)
-    return Part(name, playbook, material, "gpufix knows no way back from this playbook")
+    return Part(name, playbook, material, t("gpufix knows no way back from this playbook"))
 
 
 def _why_not_labels(material: Mapping[str, Any], node_uid: str) -> str:
     if material.get("node_uid") != node_uid:
-        return "the node was deleted and made again since; its labels are not those that were changed"
+        return t("the node was deleted and made again since; its labels are not those that were changed")
     labels = material.get("labels")
     values = [labels.get(key) for key in (WORKLOAD_LABEL, VFIO_MANAGER_LABEL)] if isinstance(labels, Mapping) else [1]
     if not all(value is None or (isinstance(value, str) and _LABEL_VALUE.fullmatch(value)) for value in values):
-        return "its journal does not hold the labels as they were"
+        return t("its journal does not hold the labels as they were")
     return ""
 
 
@@ -149,12 +150,20 @@ def _why_not_these_labels(material: Mapping[str, Any], target: str, now: str | N
     if not target:
         return ""
     if was == target:
-        return (
-            f"{WORKLOAD_LABEL} was {target} before; only {VFIO_MANAGER_LABEL} was taken off, and the GPU Operator puts "
-            "that on by itself where it belongs"
+        return t(
+            "{label} was {value} before; only {other} was taken off, and the GPU Operator puts that on by itself where "
+            "it belongs",
+            label=WORKLOAD_LABEL,
+            value=target,
+            other=VFIO_MANAGER_LABEL,
         )
     if now not in (None, target, ABSENT if was is None else was):
-        return f"{WORKLOAD_LABEL} was left as {target} and is {now} by now: somebody changed it since"
+        return t(
+            "{label} was left as {value} and is {now} by now: somebody changed it since",
+            label=WORKLOAD_LABEL,
+            value=target,
+            now=t(ABSENT) if now == ABSENT else now,
+        )
     return ""
 
 
@@ -163,7 +172,7 @@ def _why_not_since(intents: Sequence[Line], target: str) -> str:
     labels = [undo.get("labels") for line in intents if isinstance(undo := line.get("undo"), Mapping)]
     found = [one.get(WORKLOAD_LABEL) for one in labels if isinstance(one, Mapping)]
     if target and any(value not in (found[0], target) for value in found):
-        return f"somebody changed {WORKLOAD_LABEL} between two attempts at it: set it by hand"
+        return t("somebody changed {label} between two attempts at it: set it by hand", label=WORKLOAD_LABEL)
     return ""
 
 
@@ -178,7 +187,7 @@ def _why_not_swap(material: Mapping[str, Any]) -> str:
         entries = material.get(name)
         whole = whole and isinstance(entries, list) and all(isinstance(entry, Mapping) for entry in entries)
     whole = whole and isinstance(material.get("backup"), str)
-    return "" if whole else "its journal does not hold swap as it was"
+    return "" if whole else t("its journal does not hold swap as it was")
 
 
 def _merge_swap(materials: Sequence[Any]) -> tuple[Mapping[str, Any], str]:
@@ -189,13 +198,13 @@ def _merge_swap(materials: Sequence[Any]) -> tuple[Mapping[str, Any], str]:
     kept = [material for material in materials if isinstance(material, Mapping)]
     first = dict(kept[0])
     if "fstab_sha256_after" not in first:
-        return first, "its journal is of an older gpufix and does not say what fstab was left as"
+        return first, t("its journal is of an older gpufix and does not say what fstab was left as")
     if why := next((why for material in kept if (why := _why_not_swap(material))), ""):
         return first, why
     known = {first.get("fstab_sha256"), first.get("fstab_sha256_after")}
     for later in kept[1:]:
         if later.get("fstab_sha256") not in known:
-            return first, "somebody edited /etc/fstab between two attempts at it: put it back by hand"
+            return first, t("somebody edited /etc/fstab between two attempts at it: put it back by hand")
         known.add(later.get("fstab_sha256_after"))
         first["fstab_sha256_after"] = later.get("fstab_sha256_after")
         first["backup"] = first.get("backup") or later.get("backup")
@@ -238,8 +247,10 @@ def undo_book(run: str, node: str, parts: Sequence[Part]) -> Runbook:
     told = json.dumps([[step.id, dict(step.variables)] for step in steps], sort_keys=True)
     return Runbook(
         id=UNDO,
-        title=f"Undo what the run {run} changed on {node}",
-        summary="The newest step first, each back to what its journal says it was; what changed since is left alone.",
+        title=t("Undo what the run {run} changed on {node}", run=run, node=node),
+        summary=t(
+            "The newest step first, each back to what its journal says it was; what changed since is left alone."
+        ),
         fits=NEVER,
         questions=(),
         steps=steps,
@@ -257,20 +268,21 @@ def _undo_labels(part: Part) -> RunbookStep:
     labels = part.material["labels"]
     was, deploy = labels.get(WORKLOAD_LABEL), labels.get(VFIO_MANAGER_LABEL)
     takes_card = was != CONTAINER
-    why = "any other label is somebody else's choice, made since the run"
+    why = t("any other label is somebody else's choice, made since the run")
     ours = [
         Leaf("observation", "node.workload_config", "is", value, why)
         for value in (part.target, "absent" if was is None else was)
     ]
     return RunbookStep(
         id=undo_id(part.step),
-        title="Put the labels of the node back",
-        why=(
-            f"{WORKLOAD_LABEL} becomes {'absent' if was is None else was} again. A kubelet that lives, or comes alive, "
-            "runs what the label asks for."
+        title=t("Put the labels of the node back"),
+        why=t(
+            "{label} becomes {value} again. A kubelet that lives, or comes alive, runs what the label asks for.",
+            label=WORKLOAD_LABEL,
+            value=t("absent") if was is None else was,
         ),
         done_when=Leaf(
-            "observation", "node.workload_config", "is", "absent" if was is None else was, "as it was before the run"
+            "observation", "node.workload_config", "is", "absent" if was is None else was, t("as it was before the run")
         ),
         timeout=60,
         requires=Group("any", tuple(ours)) if part.target else Group("all", ()),
@@ -282,12 +294,14 @@ def _undo_labels(part: Part) -> RunbookStep:
         skippable=True,
         destructive=ALWAYS if takes_card else NEVER,
         risk=(
-            "With this label the GPU Operator may take the card from its driver as soon as a kubelet lives here: "
-            "every process that uses it dies."
+            t(
+                "With this label the GPU Operator may take the card from its driver as soon as a kubelet lives here: "
+                "every process that uses it dies."
+            )
             if takes_card
-            else "The GPU Operator changes which of its pods belong on this node."
+            else t("The GPU Operator changes which of its pods belong on this node.")
         ),
-        if_late="kubectl get node --show-labels shows what the labels are",
+        if_late=t("kubectl get node --show-labels shows what the labels are"),
     )
 
 
@@ -296,13 +310,13 @@ def _undo_swap(part: Part) -> RunbookStep:
     devices = sorted(str(one["device"]) for one in material.get("swapon", ()))
     back = bool(material.get("returns_at_boot"))
     conditions: list[Condition] = [
-        Leaf("observation", "swap.devices", "is", ", ".join(devices) or "none", "the devices that were on before"),
-        Leaf("observation", "swap.returns_at_boot", "is", back, "as it was before the run"),
+        Leaf("observation", "swap.devices", "is", ", ".join(devices) or "none", t("the devices that were on before")),
+        Leaf("observation", "swap.returns_at_boot", "is", back, t("as it was before the run")),
     ]
     return RunbookStep(
         id=undo_id(part.step),
-        title="Put swap back as it was, now and at boot",
-        why=(
+        title=t("Put swap back as it was, now and at boot"),
+        why=t(
             "fstab gets the very bytes back that it had, unless it was edited since; units and services are put back, "
             "and the devices are swap again. The kubelet is neither started nor stopped."
         ),
@@ -312,11 +326,11 @@ def _undo_swap(part: Part) -> RunbookStep:
         variables={"gpufix_restore": _packed(material)},
         skippable=True,
         destructive=ALWAYS,
-        risk=(
+        risk=t(
             "With swap on the kubelet refuses to start. One that runs goes on until its next start; after a restart or "
             "a reboot this node is dead again. One that is stopped stays stopped."
         ),
-        if_late="cat /proc/swaps and systemctl list-units --type=swap on the node show what is on",
+        if_late=t("cat /proc/swaps and systemctl list-units --type=swap on the node show what is on"),
     )
 
 

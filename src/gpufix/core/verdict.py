@@ -13,6 +13,7 @@ from enum import StrEnum
 from gpufix.core.invariants import boot_sources
 from gpufix.core.observations import observe
 from gpufix.core.workload import CONTAINER, NO_WORKLOAD, VM_PASSTHROUGH, effective_workload
+from gpufix.language import mark, t, tn
 from gpufix.model import AffectedVm, Diagnosis, Evidence, Facts, Observation
 
 
@@ -79,12 +80,17 @@ def judge_node(facts: Facts, target: str = "") -> NodeVerdict:
     checks = [
         _check(
             facts, "kubelet-active", "kubelet.running", lambda v: v is True,
-            "the kubelet's unit is active", "the kubelet's unit is not running",
+            mark("the kubelet's unit is active"), mark("the kubelet's unit is not running"),
+            mark("whether the kubelet's unit is active: {why}"),
         ),
-        _check(facts, "node-ready", "node.ready", lambda v: v == "True", "the node is Ready", "the node is not Ready"),
+        _check(
+            facts, "node-ready", "node.ready", lambda v: v == "True",
+            mark("the node is Ready"), mark("the node is not Ready"), mark("whether the node is Ready: {why}"),
+        ),
         _check(
             facts, "taint-gone", "node.unreachable_taint", lambda v: v is False,
-            "no unreachable or not-ready taint", "an unreachable or not-ready taint still stands",
+            mark("no unreachable or not-ready taint"), mark("an unreachable or not-ready taint still stands"),
+            mark("whether no unreachable or not-ready taint: {why}"),
         ),
         _swap_check(facts),
         *_gpu_checks(facts, mode),
@@ -101,33 +107,36 @@ def _mode(facts: Facts) -> str:
     return effective_workload(facts.node.value, facts.cluster_policy).value or ""
 
 
-def _check(facts: Facts, id: str, name: str, good: Callable[[object], bool], well: str, sick: str) -> Check:
+def _check(
+    facts: Facts, id: str, name: str, good: Callable[[object], bool], well: str, sick: str, whether: str
+) -> Check:
     seen = observe(name, facts)
     if not seen.known:
-        return Check(id, None, f"whether {well}: {_why(facts, seen.unknown)}", seen.evidence)
+        return Check(id, None, t(whether, why=_why(facts, seen.unknown)), seen.evidence)
     holds = good(seen.value)
-    return Check(id, holds, well if holds else sick, seen.evidence)
+    return Check(id, holds, t(well if holds else sick), seen.evidence)
 
 
 def _why(facts: Facts, reason: str) -> str:
     """The reason; where a whole side was not read that is said once, among what was not read, and not at each check."""
     if facts.host_unread and facts.host_unread in reason:
-        return "the host could not be read"
+        return t("the host could not be read")
     if facts.cluster_unread and facts.cluster_unread in reason:
-        return "the cluster could not be read"
+        return t("the cluster could not be read")
     return reason
 
 
 def _swap_check(facts: Facts) -> Check:
     if facts.swap_allowed.value is True:
-        return Check("swap-off", True, "the kubelet is set to allow swap", facts.swap_allowed.evidence)
+        return Check("swap-off", True, t("the kubelet is set to allow swap"), facts.swap_allowed.evidence)
     return _check(
         facts,
         "swap-off",
         "swap.active",
         lambda v: v is False,
-        "swap is off",
-        "swap is on and the kubelet does not allow it",
+        mark("swap is off"),
+        mark("swap is on and the kubelet does not allow it"),
+        mark("whether swap is off: {why}"),
     )
 
 
@@ -139,70 +148,70 @@ def _gpu_checks(facts: Facts, mode: str) -> list[Check]:
         return []
     name = "gpu.passthrough_allocatable" if mode == VM_PASSTHROUGH else "gpu.container_allocatable"
     if mode not in (CONTAINER, VM_PASSTHROUGH):
-        return [Check("gpu-allocatable", None, f"the GPU in {mode} mode is not judged by this version")]
+        return [Check("gpu-allocatable", None, t("the GPU in {mode} mode is not judged by this version", mode=mode))]
     seen = observe(name, facts)
     if not seen.known:
-        return [Check("gpu-allocatable", None, f"whether the GPU is allocatable: {_why(facts, seen.unknown)}")]
+        why = _why(facts, seen.unknown)
+        return [Check("gpu-allocatable", None, t("whether the GPU is allocatable: {why}", why=why))]
     if node is not None and node.ready != "True":
-        return [
-            Check(
-                "gpu-allocatable",
-                False,
-                "allocatable is frozen while the node is not Ready, so it proves nothing",
-                seen.evidence,
-            )
-        ]
+        text = t("allocatable is frozen while the node is not Ready, so it proves nothing")
+        return [Check("gpu-allocatable", False, text, seen.evidence)]
     amount = seen.value if isinstance(seen.value, int) else 0
-    text = f"{amount} GPU allocatable in {mode} mode" if amount else f"no GPU is allocatable in {mode} mode"
+    text = t("no GPU is allocatable in {mode} mode", mode=mode)
+    if amount:
+        text = t("{n} GPU allocatable in {mode} mode", n=amount, mode=mode)
     return [Check("gpu-allocatable", amount >= 1, text, seen.evidence)]
 
 
 def _reboot(facts: Facts) -> tuple[bool | None, str]:
     if facts.swap_allowed.value is True:
-        return True, "the kubelet is set to allow swap"
+        return True, t("the kubelet is set to allow swap")
     sources: Observation[tuple[str, ...]] = boot_sources(facts)
     if sources.value:
-        return False, f"swap comes back at boot: {'; '.join(sources.value)}"
+        return False, t("swap comes back at boot: {sources}", sources="; ".join(sources.value))
     if not sources.known:
-        return None, f"whether swap comes back at boot is not known: {_why(facts, sources.unknown)}"
+        return None, t("whether swap comes back at boot is not known: {why}", why=_why(facts, sources.unknown))
     unit = facts.unit.value
     if unit is not None and unit.unit_file_state in ("disabled", "masked"):
-        return False, f"the kubelet's unit is {unit.unit_file_state}: it does not start at boot"
+        return False, t("the kubelet's unit is {state}: it does not start at boot", state=unit.unit_file_state)
     if facts.in_container.value is True:
-        return (
-            None,
-            "nothing found would bring swap back, but this host is a container, where systemd's generators skip swap",
+        return None, t(
+            "nothing found would bring swap back, but this host is a container, where systemd's generators skip swap"
         )
     if not facts.in_container.known:
-        return None, "nothing found would bring swap back; whether this host is a container is not known"
-    return True, "nothing brings swap back at boot"
+        return None, t("nothing found would bring swap back; whether this host is a container is not known")
+    return True, t("nothing brings swap back at boot")
 
 
 def judge_vms(facts: Facts, diagnosis: Diagnosis, target: str = "") -> VmVerdict:
     """The VMs that want a device of this node. Waiting is announced where the choice of container mode explains it."""
     waiting = diagnosis.affected
     if not facts.vms.known and not waiting:
-        return VmVerdict(VmHealth.UNKNOWN, f"the VMs could not be read: {_why(facts, facts.vms.unknown)}")
+        return VmVerdict(VmHealth.UNKNOWN, t("the VMs could not be read: {why}", why=_why(facts, facts.vms.unknown)))
     if not waiting:
         gpu_vms = [vm for vm in facts.vms.value or () if vm.devices and vm.wanted]
         if not gpu_vms:
-            return VmVerdict(VmHealth.NONE, "no VM asks for a GPU")
-        return VmVerdict(VmHealth.RUNNING, f"{_count(len(gpu_vms))} with a GPU, none of them waiting for this node")
+            return VmVerdict(VmHealth.NONE, t("no VM asks for a GPU"))
+        text = tn(
+            "{n} VM with a GPU, none of them waiting for this node",
+            "{n} VMs with a GPU, none of them waiting for this node",
+            n=len(gpu_vms),
+        )
+        return VmVerdict(VmHealth.RUNNING, text)
     names = ", ".join(f"{vm.namespace}/{vm.name}" for vm in waiting)
     mode = target or _mode(facts)
     if mode == CONTAINER:
         wanted = ", ".join(sorted({name for vm in waiting for name in vm.resources}))
-        text = f"{names} {_stay(waiting)} unschedulable: {wanted} is offered in vm-passthrough mode only"
+        text = tn(
+            "{vms} stays unschedulable: {resources} is offered in vm-passthrough mode only",
+            "{vms} stay unschedulable: {resources} is offered in vm-passthrough mode only",
+            n=len(waiting),
+            vms=names,
+            resources=wanted,
+        )
         return VmVerdict(VmHealth.WAITING, text, waiting, announced=bool(target))
-    return VmVerdict(VmHealth.WAITING, f"{names} cannot run yet: {waiting[0].reason}", waiting)
-
-
-def _stay(vms: tuple[AffectedVm, ...]) -> str:
-    return "stays" if len(vms) == 1 else "stay"
-
-
-def _count(number: int) -> str:
-    return f"{number} VM" + ("" if number == 1 else "s")
+    text = t("{vms} cannot run yet: {reason}", vms=names, reason=waiting[0].reason)
+    return VmVerdict(VmHealth.WAITING, text, waiting)
 
 
 def verdicts_as_data(verdicts: Verdicts) -> Mapping[str, object]:

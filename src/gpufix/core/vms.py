@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from gpufix.core.evidence import failure_of, pod_ready_of, scheduled_of, vm_of
 from gpufix.core.gpu_stack import shows_gpu
 from gpufix.core.placement import HOSTNAME, Elsewhere, selects
+from gpufix.language import t
 from gpufix.model import AffectedVm, Evidence, Facts, NodeFacts, PodFacts, VmFacts
 
 _NOT_OURS = frozenset(
@@ -167,19 +168,22 @@ def _concerns(demand: Demand, node: NodeFacts, facts: Facts, offered: set[str]) 
 
 def _waits(pod: PodFacts) -> str:
     if pod.scheduled == "False" and pod.scheduled_message:
-        return f"the scheduler: {pod.scheduled_message}"
-    return f"its pod {pod.name} is on no node yet, and the scheduler has not said why"
+        return t("the scheduler: {message}", message=pod.scheduled_message)
+    return t("its pod {pod} is on no node yet, and the scheduler has not said why", pod=pod.name)
 
 
 def _stuck(demand: Demand, pod: PodFacts, node: NodeFacts, others: Elsewhere, node_serves: bool) -> AffectedVm:
-    where = f"its pod {pod.name} is on {pod.node}"
+    where = {"pod": pod.name, "node": pod.node}
     if node_serves:
-        why = ", ".join(pod.waiting) or (demand.vm.vmi_message if demand.vm else "") or f"phase {pod.phase}"
-        return _affected(demand, others, f"{where} and the VM does not run: {why}", pod_ready_of(pod))
+        why = ", ".join(pod.waiting) or (demand.vm.vmi_message if demand.vm else "")
+        why = why or t("phase {phase}", phase=pod.phase)
+        reason = t("its pod {pod} is on {node} and the VM does not run: {reason}", **where, reason=why)
+        return _affected(demand, others, reason, pod_ready_of(pod))
     if node.ready == "True":
-        found = _affected(demand, others, f"{where}, which is only coming back", pod_ready_of(pod))
+        reason = t("its pod {pod} is on {node}, which is only coming back", **where)
+        found = _affected(demand, others, reason, pod_ready_of(pod))
     else:
-        reason = f"{where}, which is not Ready: it may still run, and nobody can tell"
+        reason = t("its pod {pod} is on {node}, which is not Ready: it may still run, and nobody can tell", **where)
         found = _affected(demand, others, reason, pod_ready_of(pod), free_to_move=True)
     return replace(found, since=node.ready_since)
 
@@ -189,14 +193,13 @@ def _without_pod(demand: Demand, others: Elsewhere) -> Iterator[AffectedVm]:
     if vm is None or vm.status in _NOT_OURS:
         return
     if not others.pods.known:
-        reason = vm.vmi_message or vm.failure or f"status {vm.status}; its pod was not read"
-        yield _affected(demand, others, f"{reason} (KubeVirt's copy, which may be old)", vm_of(vm))
+        said = vm.vmi_message or vm.failure or t("status {status}; its pod was not read", status=vm.status)
+        yield _affected(demand, others, t("{said} (KubeVirt's copy, which may be old)", said=said), vm_of(vm))
     elif vm.failure:
         yield _affected(demand, others, vm.failure, failure_of(vm))
     else:
-        yield _affected(
-            demand, others, f"it has no virt-launcher pod; KubeVirt says {vm.status or 'nothing'}", vm_of(vm)
-        )
+        reason = t("it has no virt-launcher pod; KubeVirt says {status}", status=vm.status or t("nothing"))
+        yield _affected(demand, others, reason, vm_of(vm))
 
 
 def _affected(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from gpufix.language import mark, t
 from gpufix.model import ClusterPolicyFacts, NodeFacts, Observation
 
 WORKLOAD_LABEL = "nvidia.com/gpu.workload.config"
@@ -69,8 +70,10 @@ def effective_workload(node: NodeFacts, policy: Observation[ClusterPolicyFacts])
     if policy.value is None:
         if valid:
             return Observation.of(label)
-        stands = f"is {label!r}, which is no workload" if label else "is not set"
-        return Observation.missing(f"{WORKLOAD_LABEL} {stands}, and the ClusterPolicy is unknown: {policy.unknown}")
+        words = mark("{label} is not set, and the ClusterPolicy is unknown: {reason}")
+        if label:
+            words = mark("{label} is {value}, which is no workload, and the ClusterPolicy is unknown: {reason}")
+        return Observation.missing(t(words, label=WORKLOAD_LABEL, value=repr(label), reason=policy.unknown))
     facts = policy.value
     if not facts.present:
         return Observation.of(label if valid else NO_WORKLOAD, *policy.evidence)

@@ -20,7 +20,8 @@ from gpufix.errors import ExitStatus, GpufixError
 from gpufix.lab.scenario import JOB, Scenario, job_state, load_scenario
 from gpufix.lab.server import LOG, Lab, environment, only_one, read_mark, tools_folder
 from gpufix.lab.tools import TOOLS
-from gpufix.text import did_you_mean, safe
+from gpufix.language import t
+from gpufix.text import columns, did_you_mean, padded, safe
 
 PACE = 10.0
 """How many times as fast delays pass, where nobody says."""
@@ -55,7 +56,7 @@ def _load(path: Path) -> Scenario:
 
 def list_lines() -> list[str]:
     width = max(len(one.id) for one in scenarios())
-    return [f"{one.id:<{width}}  {one.title}" for one in scenarios()]
+    return [f"{one.id:<{width}}  {t(one.title)}" for one in scenarios()]
 
 
 # --- in this process -------------------------------------------------------------------------------------------------
@@ -89,23 +90,32 @@ def epilogue(lab: Lab, recovered: bool) -> list[str]:
         job, calls, driver = (
             job_state(machine),
             list(machine.calls),
-            ", ".join(card.driver or "none" for card in machine.gpus),
+            ", ".join(card.driver or t("none") for card in machine.gpus),
         )
     lines = [""]
     if job == "alive":
-        lines.append(f"The CUDA job on the card ({JOB}) is alive; the card is on {driver}.")
+        lines.append(t("The CUDA job on the card ({job}) is alive; the card is on {driver}.", job=JOB, driver=driver))
     elif job == "dead":
-        lines.append(f"The CUDA job on the card ({JOB}) is dead: vfio-manager took the card ({', '.join(calls)}).")
+        dead = t(
+            "The CUDA job on the card ({job}) is dead: vfio-manager took the card ({calls}).",
+            job=JOB,
+            calls=", ".join(calls),
+        )
+        lines.append(dead)
+    needs = [
+        t("a kubeconfig that may get and list nodes, pods, events, VMs and the ClusterPolicy, and patch nodes"),
+        t("an Ansible inventory with the node, and sudo there: cp inventory.example inventory, then put your node in"),
+        t("a look first, which changes nothing: {command}", command=f"gpufix diagnose {lab.node} -i inventory"),
+        t("and the walk: {command}", command=f"gpufix recover {lab.node} -i inventory"),
+    ]
     lines += [
-        "This was the practice lab: nothing outside its folder was touched. On a real node you need",
-        "  - a kubeconfig that may get and list nodes, pods, events, VMs and the ClusterPolicy, and patch nodes",
-        "  - an Ansible inventory with the node, and sudo there: cp inventory.example inventory, then put your node in",
-        f"  - a look first, which changes nothing: gpufix diagnose {lab.node} -i inventory",
-        f"  - and the walk: gpufix recover {lab.node} -i inventory",
-        "Other scenarios: gpufix lab list. By hand: gpufix lab up, gpufix lab shell.",
+        t("This was the practice lab: nothing outside its folder was touched. On a real node you need"),
+        *(f"  - {need}" for need in needs),
+        t("Other scenarios: gpufix lab list. By hand: gpufix lab up, gpufix lab shell."),
     ]
     if not recovered:
-        lines.append("This lab ends with the walk. To stop half-way and go on: gpufix lab up, then gpufix lab recover.")
+        told = t("This lab ends with the walk. To stop half-way and go on: gpufix lab up, then gpufix lab recover.")
+        lines.append(told)
     return lines
 
 
@@ -163,11 +173,11 @@ def _ways_in(folder: Path, node: str) -> list[str]:
 
 def down(folder: Path) -> list[str]:
     """End a lab that stays. One that is not up is no error; one that a running walk is made in is not ended."""
-    mark = read_mark(folder)
-    pid = mark.get("pid")
+    marked = read_mark(folder)
+    pid = marked.get("pid")
     if not is_up(folder) or not isinstance(pid, int):
-        return [f"No practice lab is up in {folder}."]
-    if not mark.get("stays"):
+        return [t("No practice lab is up in {folder}.", folder=folder)]
+    if not marked.get("stays"):
         raise GpufixError(
             f"the practice lab in {folder} belongs to a gpufix lab recover that runs (process {pid})",
             "it ends with that: quit at its gate, or Ctrl-C there",
@@ -183,10 +193,10 @@ def down(folder: Path) -> list[str]:
 
 def is_up(folder: Path) -> bool:
     """A lab of its own process answers. Its mark alone may be a dead one's, so it is asked."""
-    mark = read_mark(folder)
+    marked = read_mark(folder)
     try:
         token = (folder / "token").read_text(encoding="utf-8")
-        request = urllib.request.Request(f"{mark['url']}/readyz", headers={"Authorization": f"Bearer {token}"})
+        request = urllib.request.Request(f"{marked['url']}/readyz", headers={"Authorization": f"Bearer {token}"})
         with _OPENER.open(request, timeout=5) as answer:
             return bool(answer.status == 200)
     except (OSError, ValueError, KeyError, HTTPException):  # the last: something else has its port by now
@@ -204,16 +214,16 @@ def _alive(pid: int) -> bool:
 def require_up(folder: Path) -> str:
     """The node that the lab in ``folder`` is about. Raises GpufixError (status 2) where none is up."""
     if not is_up(folder):
-        raise GpufixError(f"no practice lab is up in {folder}", "gpufix lab up starts one")
+        raise GpufixError(t("no practice lab is up in {folder}", folder=folder), t("gpufix lab up starts one"))
     return str(read_mark(folder)["node"])
 
 
 def status_lines(folder: Path) -> list[str]:
     """What the lab is and how its node does, asked of the lab as anybody would."""
     if not is_up(folder):
-        return [f"No practice lab is up in {folder}."]
-    mark = read_mark(folder)
-    node, name = str(mark["node"]), str(mark["scenario"])
+        return [t("No practice lab is up in {folder}.", folder=folder)]
+    marked = read_mark(folder)
+    node, name = str(marked["node"]), str(marked["scenario"])
     labels = json.loads(_get(folder, f"/api/v1/nodes/{node}"))
     ready = next((one["status"] for one in labels["status"]["conditions"] if one["type"] == "Ready"), "?")
     unit = _run(folder, node, ["systemctl", "is-active", "kubelet"]).strip()
@@ -221,15 +231,23 @@ def status_lines(folder: Path) -> list[str]:
     swap = _run(folder, node, ["swapon", "--show", "--noheadings"]).split()
     vms = json.loads(_get(folder, "/apis/kubevirt.io/v1/virtualmachines"))["items"]
     unknown = folder / "unknown.log"
-    return [
-        f"scenario   {name}, up as process {mark['pid']} at {mark['url']}",
-        f"node       {node}: Ready={ready}, kubelet {unit}, swap {'on' if swap else 'off'}",
-        f"label      {labels['metadata']['labels'].get('nvidia.com/gpu.workload.config', '(none)')}",
-        f"CUDA job   {job if job != 'inactive' else 'none'}",
-        *(f"VM         {vm['metadata']['name']}: {vm['status']['printableStatus']}" for vm in vms),
-        *([f"not modelled, and asked for: see {unknown}"] if unknown.exists() else []),
-        f"folder     {folder}",
+    states = {"node": node, "ready": ready, "kubelet": unit}
+    if swap:
+        state = t("{node}: Ready={ready}, kubelet {kubelet}, swap on", **states)
+    else:
+        state = t("{node}: Ready={ready}, kubelet {kubelet}, swap off", **states)
+    up = t("{scenario}, up as process {pid} at {url}", scenario=name, pid=marked["pid"], url=marked["url"])
+    rows = [
+        (t("scenario"), up),
+        (t("node"), state),
+        (t("label"), labels["metadata"]["labels"].get("nvidia.com/gpu.workload.config", t("(none)"))),
+        (t("CUDA job"), job if job != "inactive" else t("none")),
+        *((t("VM"), f"{vm['metadata']['name']}: {vm['status']['printableStatus']}") for vm in vms),
+        *([("", t("not modelled, and asked for: see {file}", file=unknown))] if unknown.exists() else []),
+        (t("folder"), str(folder)),
     ]
+    width = max(9, *(columns(name) for name, _ in rows)) + 2
+    return [padded(name, width) + said if name else said for name, said in rows]
 
 
 def _get(folder: Path, path: str, body: bytes | None = None) -> str:

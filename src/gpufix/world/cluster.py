@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import mark, t
 from gpufix.text import redact, redact_all
 
 ClusterFiles = tuple[dict[str, str], dict[str, str]]
@@ -70,7 +71,7 @@ class ClusterAccess:
         files = self.files()
         if any(path.is_file() for path in files):
             return ""
-        return f"no kubeconfig at {', '.join(str(path) for path in files)}"
+        return t("no kubeconfig at {files}", files=", ".join(str(path) for path in files))
 
 
 class Cluster:
@@ -78,7 +79,7 @@ class Cluster:
 
     def __init__(self, access: ClusterAccess, sleep: Callable[[float], None] = time.sleep) -> None:
         if missing := access.missing():
-            raise GpufixError(missing, "set KUBECONFIG or give --kubeconfig")
+            raise GpufixError(missing, t("set KUBECONFIG or give --kubeconfig"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import urllib3
@@ -96,11 +97,15 @@ class Cluster:
         except (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             text = " ".join(str(error).split()) or type(error).__name__
             raise GpufixError(
-                f"kubeconfig {path} cannot be used: {redact(text)[:300]}", "check --kubeconfig and --context"
+                t("kubeconfig {file} cannot be used: {why}", file=path, why=redact(text)[:300]),
+                t("check --kubeconfig and --context"),
             ) from None
         except Exception as error:
             text = " ".join(str(error).split())
-            raise GpufixError(f"kubeconfig {path} is not valid: {redact(text)[:300]}", "check --kubeconfig") from None
+            raise GpufixError(
+                t("kubeconfig {file} is not valid: {why}", file=path, why=redact(text)[:300]),
+                t("check --kubeconfig"),
+            ) from None
         configuration.retries = False
         self.server: str = re.sub(r"//[^/@]*@", "//", configuration.host)  # a password may stand in the address
         api = client.ApiClient(configuration)
@@ -133,12 +138,12 @@ class Cluster:
         except (self._urllib3.exceptions.HTTPError, OSError) as error:
             # broken off: by a server that restarts, or a proxy in between; one that is silent is not asked for longer
             broken = 0.0 if isinstance(error, self._urllib3.exceptions.ProtocolError) else None
-            reason = f"the API server {self.server} does not answer: {_short(error)}"
+            reason = t("the API server {server} does not answer: {why}", server=self.server, why=_short(error))
             raise Unreadable("unreachable", reason, broken) from None
         except ValueError:
-            raise Unreadable("failed", f"{what}: the answer is no JSON") from None
+            raise Unreadable("failed", t("{request}: the answer is no JSON", request=what)) from None
         if not isinstance(data, dict):
-            raise Unreadable("failed", f"{what}: the answer is no object")
+            raise Unreadable("failed", t("{request}: the answer is no object", request=what))
         return data
 
     def _refused(self, status: int, body: str | bytes, what: str, again_after: float | None) -> Unreadable:
@@ -147,8 +152,10 @@ class Cluster:
         except (ValueError, AttributeError):
             message = ""
         kind = {401: "unauthorized", 403: "forbidden", 404: "absent", 409: "conflict"}.get(status, "failed")
-        asks = f" (it asks to wait {again_after:.0f} s)" if (again_after or 0.0) > LONGEST_PAUSE else ""
-        return Unreadable(kind, f"{what}: {status} {message}".strip() + asks, again_after)
+        reason = f"{what}: {status} {message}".strip()  # in no language: ``is_logged_out`` reads it
+        if again_after is not None and again_after > LONGEST_PAUSE:
+            reason = t("{why} (it asks to wait {n} s)", why=reason, n=f"{again_after:.0f}")
+        return Unreadable(kind, reason, again_after)
 
     def _pages(self, what: str, method: Callable[..., Any], *args: str, **query: str | int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -231,13 +238,13 @@ def _short(error: BaseException) -> str:
     reason = getattr(error, "reason", None)
     text = " ".join(str(reason if reason is not None else error).split())
     if "NewConnectionError" in text or "Connection refused" in text:
-        return "connection refused" if "refused" in text else text.split(": ", 1)[-1][:160]
+        return t("connection refused") if "refused" in text else text.split(": ", 1)[-1][:160]
     if "timed out" in text:
-        return "timed out"
+        return t("timed out")
     if "reset by peer" in text:
-        return "the connection was reset"
+        return t("the connection was reset")
     if "without response" in text or "IncompleteRead" in text:
-        return "the connection was closed in the middle of it"
+        return t("the connection was closed in the middle of it")
     return text[:160]
 
 
@@ -366,24 +373,27 @@ def trim_pod(item: Mapping[str, Any]) -> dict[str, Any]:
     return trimmed
 
 
-LOG_IN = "the credentials of this kubeconfig are refused: log in again"
+LOG_IN = mark("the credentials of this kubeconfig are refused: log in again")
 
 
 def is_logged_out(reason: str) -> bool:
     """Whether the cluster could not be read for want of credentials: waiting does not bring them back."""
-    words = reason.lower()
-    return " 401 " in words or "unauthorized" in words
+    return _says(401, reason) or "unauthorized" in reason.lower()
+
+
+def _says(status: int, reason: str) -> bool:
+    """Whether ``reason`` tells of an answer of the API server with this HTTP status."""
+    return re.search(rf": {status}(?: |$)", reason) is not None
 
 
 def api_error(reason: str) -> GpufixError:
     """The error of a recovery whose cluster cannot be read."""
-    words = reason.lower()
-    if " 403 " in words or "forbidden" in words:
-        hint = (
+    if _says(403, reason) or "forbidden" in reason.lower():
+        hint = t(
             "gpufix needs get and list on nodes, pods, events, virtualmachines and clusterpolicies, and patch on nodes"
         )
     elif is_logged_out(reason):
-        hint = LOG_IN
+        hint = t(LOG_IN)
     else:
-        hint = "check the API server's address and --context; nothing was changed"
+        hint = t("check the API server's address and --context; nothing was changed")
     return GpufixError(reason, hint, ExitStatus.UNREACHABLE)

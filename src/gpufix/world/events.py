@@ -18,7 +18,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 from gpufix.errors import GpufixError
+from gpufix.language import t
 from gpufix.text import redact, redact_all, safe, stamp
+from gpufix.world.files import reason
 
 VERSION = 1
 PATIENCE_SECONDS = 5.0
@@ -88,7 +90,7 @@ class EventStream:
         try:
             self._send(json.dumps(record, ensure_ascii=True, allow_nan=False).encode() + b"\n")
         except (OSError, ValueError) as error:  # ValueError: a stream that somebody closed
-            self._break(error, f"; silent from event number {self._seq} on")
+            self._break(error, self._seq)
 
     def close(self) -> None:
         self._send = None
@@ -100,10 +102,13 @@ class EventStream:
         except OSError as error:  # a network file system may say only now that it is full
             self._break(error)
 
-    def _break(self, error: OSError | ValueError, since: str = "") -> None:
+    def _break(self, error: OSError | ValueError, since: int = 0) -> None:
+        """``since``: the number of the first event that was not sent."""
         self._send = None
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        self.broken = self.broken or safe(f"events: {self._name}: {reason}{since}")
+        told = t("events: {name}: {why}", name=self._name, why=reason(error))
+        if since:
+            told = t("{why}; silent from event number {n} on", why=told, n=since)
+        self.broken = self.broken or safe(told)
 
 
 def _text(text: str) -> str:
@@ -177,7 +182,7 @@ def _writer(handle: int, patience: float) -> Callable[[bytes], None]:
     def send(data: bytes) -> None:
         while data:
             if not poll.poll(patience * 1000):
-                raise OSError(errno.EAGAIN, "its reader has stopped reading")
+                raise OSError(errno.EAGAIN, t("its reader has stopped reading"))
             # poll promises room for PIPE_BUF only; a file takes a line whole, so that two runs' lines never mix
             try:
                 data = data[os.write(handle, data if regular else data[: select.PIPE_BUF]) :]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gpufix.language import t
 from gpufix.world.playbooks import Access, ansible_config, ansible_environment
 
 READ_NODE = "read-node.yml"
@@ -18,7 +19,7 @@ def default_inventory() -> str:
     if named := os.environ.get("ANSIBLE_INVENTORY"):
         return named
     if (config := ansible_config()) is not None:
-        return f"the inventory that {config} names"
+        return t("the inventory that {config} names", config=config)
     return "/etc/ansible/hosts" if Path("/etc/ansible/hosts").exists() else ""
 
 

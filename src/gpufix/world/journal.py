@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 from gpufix.text import redact_all, stamp
 
 VERSION = 1
@@ -92,7 +93,8 @@ class JournalError(GpufixError):
     """The journal cannot be written (status 5). Nothing more may be changed without one."""
 
     def __init__(self, path: str, error: OSError, hint: str) -> None:
-        super().__init__(f"the run's journal cannot be written: {path}: {error.strerror}", hint, ExitStatus.STEP_FAILED)
+        told = t("the run's journal cannot be written: {path}: {why}", path=path, why=error.strerror)
+        super().__init__(told, hint, ExitStatus.STEP_FAILED)
 
 
 class Journal:
@@ -116,7 +118,7 @@ class Journal:
             _sync_folder(folder)
             _sync_folder(folder.parent)
         except OSError as error:
-            hint = "free space, or give --state-dir a folder that can be written; nothing was changed"
+            hint = t("free space, or give --state-dir a folder that can be written; nothing was changed")
             raise JournalError(str(error.filename or folder), error, hint) from None
         return cls(folder, handle, 0, now)
 
@@ -149,12 +151,12 @@ class Journal:
                 raise
         except BlockingIOError:
             raise GpufixError(
-                f"the run {folder.name} is being written by another process",
-                "let that one end; nothing was changed",
+                t("the run {run} is being written by another process", run=folder.name),
+                t("let that one end; nothing was changed"),
                 ExitStatus.LOCKED,
             ) from None
         except OSError as error:
-            raise JournalError(str(path), error, "free space, or look at its rights; nothing was changed") from None
+            raise JournalError(str(path), error, t("free space, or look at its rights; nothing was changed")) from None
         return cls(folder, handle, seq, now)
 
     def write(self, event: str, **fields: Any) -> None:
@@ -174,10 +176,10 @@ class Journal:
     def _way_on(self, event: str) -> str:
         """What to do when the line of ``event`` could not be written."""
         if not self._acted:
-            return "free space there, or give --state-dir another folder; nothing was changed"
+            return t("free space there, or give --state-dir another folder; nothing was changed")
         if event in ("applied", "step-result"):
-            return "free space there; the last step's result is not on record, so look at the node before you go on"
-        return "free space there; nothing more was changed"
+            return t("free space there; the last step's result is not on record, so look at the node before you go on")
+        return t("free space there; nothing more was changed")
 
     def close(self) -> None:
         os.close(self._file)

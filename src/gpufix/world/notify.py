@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from gpufix.errors import GpufixError
+from gpufix.language import t
 from gpufix.text import redact_all, safe
 
 TIMEOUT_SECONDS = 5.0
@@ -69,13 +70,15 @@ class Notifier:
             return
         what = safe(str(payload.get("event", "message")), limit=40)
         if self._posted - self._settled >= self._room:
-            self._troubles.append(f"notify {self.shown}: {what} was dropped: {self._room} others wait to be posted")
+            told = t("{event} was dropped: {n} others wait to be posted", event=what, n=self._room)
+            self._troubles.append(f"notify {self.shown}: {told}")
             return
         try:
             body = json.dumps(redact_all(payload), allow_nan=False).encode()
             self._thread = self._thread or self._start()
         except (RuntimeError, ValueError) as error:  # no more threads; data that holds itself
-            self._troubles.append(safe(f"notify {self.shown}: {what} was not posted: {error}", limit=300))
+            told = t("{event} was not posted: {why}", event=what, why=error)
+            self._troubles.append(safe(f"notify {self.shown}: {told}", limit=300))
             return
         self._posted += 1
         self._queue.put((what, body))
@@ -92,7 +95,8 @@ class Notifier:
         if self._thread.is_alive():
             self._given_up.set()
             if left := self._posted - self._settled:
-                self._troubles.append(f"notify {self.shown}: {left} not known to have arrived when gpufix ended")
+                told = t("{n} not known to have arrived when gpufix ended", n=left)
+                self._troubles.append(f"notify {self.shown}: {told}")
 
     def _start(self) -> threading.Thread:
         # a daemon: the interpreter does not wait for it, whatever the other side does
@@ -117,7 +121,8 @@ class Notifier:
             if again and not self._given_up.wait(self._pause):
                 trouble, _ = self._try(opener, body)
             if trouble and not self._given_up.is_set():
-                self._troubles.append(safe(f"notify {self.shown}: {what} did not arrive: {trouble}", limit=300))
+                told = t("{event} did not arrive: {why}", event=what, why=trouble)
+                self._troubles.append(safe(f"notify {self.shown}: {told}", limit=300))
             self._settled += 1
 
     def _try(self, opener: urllib.request.OpenerDirector, body: bytes) -> tuple[str, bool]:
@@ -131,12 +136,13 @@ class Notifier:
                 return "", False
         except urllib.error.HTTPError as error:
             error.close()
-            note = ", and redirects are not followed" if 300 <= error.code < 400 else ""
-            return f"the answer was HTTP {error.code}{note}", error.code == 429 or error.code >= 500
+            if 300 <= error.code < 400:
+                return t("the answer was HTTP {status}, and redirects are not followed", status=error.code), False
+            return t("the answer was HTTP {status}", status=error.code), error.code == 429 or error.code >= 500
         except urllib.error.URLError as error:  # urllib's word for what failed before the request was sent
             return _reason(error.reason), True
         except TimeoutError:
-            return f"no answer within {self._timeout:g} s", False
+            return t("no answer within {n} s", n=f"{self._timeout:g}"), False
         except (OSError, HTTPException) as error:
             return _reason(error), False
         except Exception as error:  # this thread must not end before the queue, and its text may hold the address
@@ -146,7 +152,7 @@ class Notifier:
 def _reason(error: object) -> str:
     """Only the system's own words: what http.client says may quote the address."""
     if isinstance(error, TimeoutError):
-        return "no connection in time"
+        return t("no connection in time")
     if str(error).startswith("Tunnel connection failed"):  # a proxy's, which is not told more than the host
         return str(error)
     if isinstance(error, OSError):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 
 PRIVATE = "gpufix-run-"
 """How the private folders of ansible-runner begin, in the temporary folder. They hold the environment of a run."""
@@ -75,7 +76,7 @@ class PlaybookRunner:
         for value in variables.values():
             if isinstance(value, str) and ("{{" in value or "{%" in value or "{#" in value):
                 raise GpufixError(
-                    "a value for a playbook holds template marks; it is not passed on", "", ExitStatus.INTERNAL
+                    t("a value for a playbook holds template marks; it is not passed on"), "", ExitStatus.INTERNAL
                 )
         import ansible_runner
 

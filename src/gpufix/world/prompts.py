@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 
 MIN_COLUMNS = 60
 """Narrower than this, diffs and prompts wrap until they cannot be read."""
@@ -32,14 +33,14 @@ class Interrupted(Exception):
 def check_terminal(unattended: str) -> None:
     """Raises GpufixError (status 2) where no person can be asked; ``unattended`` names the way that needs none."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise GpufixError("no terminal: the wizard has nobody to ask", unattended)
+        raise GpufixError(t("no terminal: the wizard has nobody to ask"), unattended)
     if os.environ.get("TERM", "") == "dumb":
-        raise GpufixError("TERM=dumb: this terminal cannot show the wizard", unattended)
+        raise GpufixError(t("TERM=dumb: this terminal cannot show the wizard"), unattended)
     columns = shutil.get_terminal_size().columns
     if columns < MIN_COLUMNS:
         raise GpufixError(
-            f"the terminal is {columns} columns wide; the wizard needs {MIN_COLUMNS}",
-            "make it wider and run this again",
+            t("the terminal is {columns} columns wide; the wizard needs {least}", columns=columns, least=MIN_COLUMNS),
+            t("make it wider and run this again"),
         )
 
 
@@ -81,7 +82,7 @@ def ask_choice(message: str, options: Sequence[Option], default: str) -> str:
     choices = [questionary.Choice(option.label, value=option.value) for option in options]
     with _ended_by_sigterm():
         answer = questionary.select(
-            message, choices=choices, default=default, qmark="?", instruction="(arrow keys, Enter)"
+            message, choices=choices, default=default, qmark="?", instruction=t("(arrow keys, Enter)")
         ).unsafe_ask()
     return str(answer)
 
@@ -104,7 +105,9 @@ def ask_password(message: str) -> str:
         return getpass.getpass(message)
     except (EOFError, OSError):
         raise GpufixError(
-            "no terminal to type the password on", "use passwordless sudo for an unattended run", ExitStatus.USAGE
+            t("no terminal to type the password on"),
+            t("use passwordless sudo for an unattended run"),
+            ExitStatus.USAGE,
         ) from None
     except KeyboardInterrupt:
         raise Interrupted from None

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 from gpufix.world.journal import JOURNAL, process_began
 from gpufix.world.playbooks import OWNER, PRIVATE
 
@@ -31,8 +32,8 @@ def journals(state: Path) -> list[tuple[Path, str | None]]:
         return []
     except OSError as error:
         raise GpufixError(
-            f"the runs in {error.filename or folder} cannot be read: {error.strerror}",
-            "look at its rights, or give another --state-dir",
+            t("the runs in {folder} cannot be read: {why}", folder=error.filename or folder, why=error.strerror),
+            t("look at its rights, or give another --state-dir"),
         ) from None
 
 
@@ -51,11 +52,11 @@ def why_not_own(folder: Path) -> str:
         try:
             status = path.stat()
         except OSError as error:
-            return f"{path} cannot be read: {error.strerror}"
+            return t("{path} cannot be read: {why}", path=path, why=error.strerror)
         if status.st_uid != os.geteuid():
-            return f"{path} belongs to another user (uid {status.st_uid})"
+            return t("{path} belongs to another user (uid {uid})", path=path, uid=status.st_uid)
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return f"{path} can be written by other users"
+            return t("{path} can be written by other users", path=path)
     return ""
 
 
@@ -65,7 +66,9 @@ def remove(folder: Path) -> None:
         shutil.rmtree(folder)
     except OSError as error:
         raise GpufixError(
-            f"{folder} cannot be removed: {error.strerror or error}", "look at its rights", ExitStatus.STEP_FAILED
+            t("{folder} cannot be removed: {why}", folder=folder, why=error.strerror or error),
+            t("look at its rights"),
+            ExitStatus.STEP_FAILED,
         ) from None
 
 

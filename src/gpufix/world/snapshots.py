@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import t
 from gpufix.model import Snapshot
 
 SIDES = ("cluster", "host")
@@ -78,7 +79,9 @@ def write_snapshot(snapshot: Snapshot, folder: Path) -> None:
     """
     try:
         if folder.exists() and any(folder.iterdir()):
-            raise GpufixError(f"{folder} is not empty", "give a new folder: a capture never mixes with another")
+            raise GpufixError(
+                t("{folder} is not empty", folder=folder), t("give a new folder: a capture never mixes with another")
+            )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, text in sorted(snapshot.files.items()):
             path = folder / name
@@ -92,7 +95,7 @@ def write_snapshot(snapshot: Snapshot, folder: Path) -> None:
         _write(folder / "meta.yml", yaml.safe_dump(meta, sort_keys=False, allow_unicode=True))
     except OSError as error:
         raise GpufixError(
-            f"{error.filename or folder}: {error.strerror}", "give a folder that can be written", ExitStatus.USAGE
+            f"{error.filename or folder}: {error.strerror}", t("give a folder that can be written"), ExitStatus.USAGE
         ) from None
 
 

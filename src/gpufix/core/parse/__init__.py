@@ -13,6 +13,7 @@ from gpufix.core.parse.source import observe
 from gpufix.core.parse.times import as_of, parse_time
 from gpufix.core.parse.unit import parse_unit
 from gpufix.core.parse.vms import parse_vms
+from gpufix.language import t
 from gpufix.model import ClusterPolicyFacts, Facts, Observation, PciFunction, PodFacts, Snapshot
 
 _NODES = "cluster/nodes.json"
@@ -67,7 +68,7 @@ def _side_unread(snapshot: Snapshot, side: str) -> str:
     """Why not one file of ``side`` is there; empty when at least one is."""
     if any(path.startswith(f"{side}/") for path in snapshot.files):
         return ""
-    return snapshot.unread.get(side) or f"no file of {side}/ is in the snapshot"
+    return snapshot.unread.get(side) or t("no file of {side}/ is in the snapshot", side=side)
 
 
 def _pci(snapshot: Snapshot, groups: Observation[tuple[str, ...]]) -> Observation[tuple[PciFunction, ...]]:

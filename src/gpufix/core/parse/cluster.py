@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from gpufix.core.parse.jsonraw import Item, cut, read_items
 from gpufix.core.parse.times import parse_time
+from gpufix.language import t
 from gpufix.model import (
     ClusterPolicyFacts,
     EventFacts,
@@ -76,7 +77,7 @@ def find_node(path: str, nodes: Observation[tuple[NodeFacts, ...]], name: str) -
         if node.name == name:
             ready = cut(node.raw, "status", "conditions", ("type", "Ready"))
             return Observation.of(node, *([Evidence(f"{path} {name} Ready", ready)] if ready else []))
-    return Observation.missing(f"{path}: no node {name!r} among {len(nodes.value)}")
+    return Observation.missing(t("{path}: no node {name} among {n}", path=path, name=repr(name), n=len(nodes.value)))
 
 
 def _node(item: Item) -> NodeFacts | None:

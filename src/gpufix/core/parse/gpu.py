@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from gpufix.core.parse.source import Unreadable, lines
+from gpufix.language import t
 from gpufix.model import Evidence, GpuCard, GpuHolder, Observation, PciFunction
 
 _COUNT = re.compile(r"#\s*NVIDIA PCI functions:\s*(\d+)")
@@ -35,7 +36,9 @@ def parse_pci_drivers(path: str, text: str) -> Observation[tuple[PciFunction, ..
         elif line.excerpt.strip() and not line.excerpt.startswith("#"):
             found.append(_function(line))
     if count is None or count != len(found):
-        raise Unreadable(f"{path}: says {count} NVIDIA functions and lists {len(found)}")
+        raise Unreadable(
+            t("{path}: says {said} NVIDIA functions and lists {listed}", path=path, said=count, listed=len(found))
+        )
     return Observation.of(tuple(found), *(line for function in found for line in function.evidence))
 
 
@@ -43,7 +46,7 @@ def _function(line: Evidence) -> PciFunction:
     address, *pairs = line.excerpt.split()
     fields = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     if not _ADDRESS.match(address) or "vendor" not in fields or "class" not in fields:
-        raise Unreadable(f"{line.source}: not a PCI function: {line.excerpt[:80]!r}")
+        raise Unreadable(t("{line}: not a PCI function: {text}", line=line.source, text=repr(line.excerpt[:80])))
     group = _none(fields.get("group", ""))
     members = tuple(part for part in _none(fields.get("group_members", "")).split(",") if part)
     return PciFunction(
@@ -81,7 +84,7 @@ def parse_lspci(path: str, text: str) -> Observation[tuple[PciFunction, ...]]:
                 )
             )  # fmt: skip
     if not found:
-        raise Unreadable(f"{path}: no line of lspci -Dnnk in it")
+        raise Unreadable(t("{path}: no line of lspci -Dnnk in it", path=path))
     return Observation.of(tuple(found))
 
 
@@ -128,15 +131,19 @@ def parse_gpu_holders(path: str, text: str) -> Observation[tuple[GpuHolder, ...]
         if not line.excerpt.strip() or line.excerpt.startswith("#"):
             continue
         if fields[0] == "unreadable":
-            return Observation(None, (line,), f"{line.source}: process {fields[1:2]} could not be looked into")
+            why = t("{line}: process {process} could not be looked into", line=line.source, process=fields[1:2])
+            return Observation(None, (line,), why)
         if len(fields) < 3 or not fields[0].isdecimal():
-            raise Unreadable(f"{line.source}: not a line about a process: {line.excerpt[:80]!r}")
+            raise Unreadable(
+                t("{line}: not a line about a process: {text}", line=line.source, text=repr(line.excerpt[:80]))
+            )
         found.append(_holder([*fields, ""]))
         evidence.append(line)
     if scanned is None:
-        raise Unreadable(f"{path}: does not say how many processes were scanned")
+        raise Unreadable(t("{path}: does not say how many processes were scanned", path=path))
     if int(scanned.group(2)):
-        return Observation.missing(f"{path}: {scanned.group(2)} processes could not be looked into")
+        why = t("{path}: {n} processes could not be looked into", path=path, n=scanned.group(2))
+        return Observation.missing(why)
     return Observation.of(tuple(found), *_header(path, text), *evidence)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 
 from gpufix.core.parse.source import Unreadable, content_lines, first_line, lines
+from gpufix.language import t
 from gpufix.model import Evidence, HostContainer, MemoryFacts, Observation
 
 _MEMINFO = re.compile(r"(MemAvailable|SwapTotal|CommitLimit|Committed_AS|MemTotal):\s+(\d{1,18}) kB\s*$")
@@ -29,7 +30,7 @@ def parse_meminfo(path: str, text: str) -> Observation[MemoryFacts]:
             found[match.group(1)] = int(match.group(2))
             evidence.append(line)
     if not found:
-        raise Unreadable(f"{path}: no line of /proc/meminfo in it")
+        raise Unreadable(t("{path}: no line of /proc/meminfo in it", path=path))
     facts = MemoryFacts(
         found.get("MemAvailable"), found.get("SwapTotal"), found.get("CommitLimit"), found.get("Committed_AS")
     )
@@ -40,7 +41,7 @@ def parse_overcommit(path: str, text: str) -> Observation[int]:
     """vm.overcommit_memory: 0, 1 or 2."""
     line = first_line(path, text)
     if line.excerpt.strip() not in ("0", "1", "2"):
-        raise Unreadable(f"{line.source}: not 0, 1 or 2")
+        raise Unreadable(t("{line}: not 0, 1 or 2", line=line.source))
     return Observation.of(int(line.excerpt), line)
 
 
@@ -48,7 +49,7 @@ def parse_boot_id(path: str, text: str) -> Observation[str]:
     """/proc/sys/kernel/random/boot_id."""
     line = first_line(path, text)
     if not re.fullmatch(r"[0-9a-fA-F-]{32,36}", line.excerpt.strip()):
-        raise Unreadable(f"{line.source}: not a boot id")
+        raise Unreadable(t("{line}: not a boot id", line=line.source))
     return Observation.of(line.excerpt.strip().lower(), line)
 
 
@@ -58,7 +59,9 @@ def parse_virt(path: str, text: str) -> Observation[bool]:
     word = line.excerpt.strip()
     inside = _CONTAINERS.fullmatch(word) is not None
     if not inside and not _MACHINES.fullmatch(word):
-        raise Unreadable(f"{line.source}: not an answer of systemd-detect-virt: {word[:40]!r}")
+        raise Unreadable(
+            t("{line}: not an answer of systemd-detect-virt: {text}", line=line.source, text=repr(word[:40]))
+        )
     return Observation.of(inside, line)
 
 
@@ -71,10 +74,10 @@ def parse_busy(path: str, text: str) -> Observation[str]:
         holder = json.loads(line.excerpt)
         module, pid = holder["module"], holder["pid"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise Unreadable(f"{line.source}: does not say who changes the host") from None
+        raise Unreadable(t("{line}: does not say who changes the host", line=line.source)) from None
     if not isinstance(module, str) or not re.fullmatch(r"[\w.-]{1,60}", module, re.ASCII) or type(pid) is not int:
-        raise Unreadable(f"{line.source}: does not say who changes the host")
-    return Observation.of(f"{module} (process {pid})", line)
+        raise Unreadable(t("{line}: does not say who changes the host", line=line.source))
+    return Observation.of(t("{module} (process {pid})", module=module, pid=pid), line)
 
 
 def parse_cmdline(path: str, text: str) -> Observation[str]:
@@ -87,7 +90,7 @@ def parse_kernel_log(path: str, text: str) -> Observation[tuple[Evidence, ...]]:
     """dmesg, line by line."""
     kept = tuple(line for line in lines(path, text) if line.excerpt.strip())
     if not kept:
-        raise Unreadable(f"{path} is empty")
+        raise Unreadable(t("{path} is empty", path=path))
     return Observation.of(kept)
 
 
@@ -109,12 +112,20 @@ def parse_iommu_groups(path: str, text: str) -> Observation[tuple[str, ...]]:
         elif line.excerpt.strip() and not line.excerpt.startswith("#"):
             match = _GROUP.match(line.excerpt)
             if match is None:
-                raise Unreadable(f"{line.source}: not a line of /sys/kernel/iommu_groups: {line.excerpt[:60]!r}")
+                raise Unreadable(
+                    t(
+                        "{line}: not a line of /sys/kernel/iommu_groups: {text}",
+                        line=line.source,
+                        text=repr(line.excerpt[:60]),
+                    )
+                )
             if match["group"] not in found:
                 found.append(match["group"])
     counted = _GROUP_COUNT.match(header[0].excerpt) if header else None
     if counted and int(counted.group(1)) != len(found):
-        raise Unreadable(f"{path}: says {counted.group(1)} groups and lists {len(found)}")
+        raise Unreadable(
+            t("{path}: says {said} groups and lists {listed}", path=path, said=counted.group(1), listed=len(found))
+        )
     return Observation.of(tuple(found), *header)
 
 
@@ -127,7 +138,7 @@ def parse_containers(path: str, text: str) -> Observation[tuple[HostContainer, .
     then the runtime's own table of tasks, which says what runs. A line that is neither makes the whole unknown: a
     container that runs may be on it. So does a blank file: the reader writes a comment where the runtime knows none."""
     if not text.strip():
-        raise Unreadable(f"{path} is empty")
+        raise Unreadable(t("{path} is empty", path=path))
     rows: list[tuple[Evidence, list[str]]] = []
     tasks: dict[str, str] = {}
     has_table = False
@@ -144,7 +155,9 @@ def parse_containers(path: str, text: str) -> Observation[tuple[HostContainer, .
         elif len(words) == 3:
             rows.append((line, [*words, ""]))
         else:
-            raise Unreadable(f"{line.source}: not a line about a container: {line.excerpt[:80]!r}")
+            raise Unreadable(
+                t("{line}: not a line about a container: {text}", line=line.source, text=repr(line.excerpt[:80]))
+            )
     found = [HostContainer(row[0], _name(row[1]), row[2], _runs(row, tasks, has_table)) for _, row in rows]
     return Observation.of(tuple(found), *(line for line, _ in rows))
 

@@ -15,6 +15,7 @@ from datetime import datetime
 
 from gpufix.core.parse.source import Unreadable, lines
 from gpufix.core.parse.times import parse_time
+from gpufix.language import t
 from gpufix.model import Evidence, JournalFacts, Observation, StartFacts
 
 _LINE = re.compile(
@@ -90,7 +91,10 @@ def parse_journal(path: str, text: str) -> Observation[JournalFacts]:
     read = [(line, _LINE.match(line.excerpt)) for line in lines(path, text)]
     if not any(match for _, match in read):
         said = next((line.excerpt.strip() for line, _ in read if line.excerpt.strip()), "")
-        raise Unreadable(f"{path}: no line of a journal in it" + (f" ({said[:80]})" if said else ""))
+        why = t("{path}: no line of a journal in it", path=path)
+        if said:
+            why = t("{path}: no line of a journal in it ({text})", path=path, text=said[:80])
+        raise Unreadable(why)
     reader = _Reader(_main_process(match for _, match in read if match))
     for line, match in read:
         reader.feed(line, match)

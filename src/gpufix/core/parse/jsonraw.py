@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gpufix.core.parse.source import Unreadable
+from gpufix.language import t
 
 _DECODER = json.JSONDecoder()
 _SPACE = " \t\n\r"
@@ -45,19 +46,23 @@ def read_items(path: str, text: str) -> tuple[Item, ...]:
         if isinstance(whole, list):
             return _objects(text, start)
         if not isinstance(whole, dict):
-            raise Unreadable(f"{path}: no JSON object")
+            raise Unreadable(t("{path}: no JSON object", path=path))
         if isinstance(whole.get("items"), list):
             members = [member for member in _members(text, start) if member.name == "items"]
             return _objects(text, members[-1].value_start)
     except json.JSONDecodeError as error:
-        raise Unreadable(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+        at = f"{path}:{error.lineno}:{error.colno}"
+        raise Unreadable(t("{at}: not JSON: {error}", at=at, error=error.msg)) from None
     except (RecursionError, ValueError, IndexError) as error:
-        raise Unreadable(f"{path}: not JSON that can be read ({type(error).__name__})") from None
+        raise Unreadable(
+            t("{path}: not JSON that can be read ({error})", path=path, error=type(error).__name__)
+        ) from None
     if "items" in whole and whole["items"] is None:
         return ()
     if "items" not in whole and isinstance(whole.get("metadata"), dict) and whole["metadata"].get("name"):
         return (Item(whole, text[start:end]),)
-    raise Unreadable(f"{path}: neither a list of objects nor one object (kind {str(whole.get('kind'))[:40]})")
+    kind = str(whole.get("kind"))[:40]
+    raise Unreadable(t("{path}: neither a list of objects nor one object (kind {kind})", path=path, kind=kind))
 
 
 def cut(raw: str, *steps: Step) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import yaml
 
 from gpufix.core.parse.source import Unreadable, lines
+from gpufix.language import mark, t
 from gpufix.model import Evidence, JournalFacts, Observation, Snapshot, StartFacts
 
 CONFIG, DROP_INS, FLAGS = "host/kubelet_config", "host/kubelet_config_d", "host/kubelet_flags"
@@ -72,12 +73,13 @@ def _flag(path: str, text: str) -> _Setting:
     for line in lines(path, text):
         if line.excerpt.lstrip().startswith("#"):
             if _NOT_READ.match(line.excerpt):
-                raise Unreadable(f"{line.source}: flags were not all read: {line.excerpt.lstrip('# ')}")
+                said = line.excerpt.lstrip("# ")
+                raise Unreadable(t("{line}: flags were not all read: {text}", line=line.source, text=said))
             continue
         for match in _FLAG.finditer(line.excerpt):
             value = match["value"] or ""
             if value not in _GO_FALSE + _GO_TRUE:
-                raise Unreadable(f"{line.source}: --fail-swap-on has no boolean value")
+                raise Unreadable(t("{line}: --fail-swap-on has no boolean value", line=line.source))
             found = _Setting(value in _GO_TRUE, (line,))
     return found
 
@@ -107,12 +109,12 @@ def _from_yaml(path: str, part: list[Evidence], name: str) -> _Setting:
     except (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeError) as error:
         mark = getattr(error, "problem_mark", None)
         at = part[min(mark.line, len(part) - 1)].source if mark is not None and part else path
-        raise Unreadable(f"{at}: {name} is not readable as YAML") from None
+        raise Unreadable(t("{at}: {file} is not readable as YAML", at=at, file=name)) from None
     if data is not None and not isinstance(data, Mapping):
-        raise Unreadable(f"{path}: {name} is no mapping")
+        raise Unreadable(t("{path}: {file} is no mapping", path=path, file=name))
     value = (data or {}).get("failSwapOn")
     if value is not None and not isinstance(value, bool):
-        raise Unreadable(f"{path}: failSwapOn in {name} is no boolean")
+        raise Unreadable(t("{path}: failSwapOn in {file} is no boolean", path=path, file=name))
     says = tuple(line for line in part if _KEY.match(line.excerpt))
     return _Setting(value, says[-1:])
 
@@ -127,9 +129,8 @@ def _from_journal(journal: Observation[JournalFacts], reason: str) -> Observatio
             return Observation.of(True, *tolerated)
         flag = next((line for line in start.lines if _FLAG_SEEN.search(line.excerpt)), None)
         if flag is not None:
-            return Observation(
-                None, (flag,), f"--fail-swap-on is set ({flag.source}), its value was not read: {reason}"
-            )
+            words = mark("--fail-swap-on is set ({line}), its value was not read: {reason}")
+            return Observation(None, (flag,), t(words, line=flag.source, reason=reason))
     return Observation.missing(reason)
 
 

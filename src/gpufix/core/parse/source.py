@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from gpufix.language import t
 from gpufix.model import Evidence, Observation, Snapshot
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ def observe(snapshot: Snapshot, path: str, parse: Callable[[str, str], Observati
     except Unreadable as error:
         return Observation.missing(str(error))
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
-        return Observation.missing(f"{path}: not understood ({type(error).__name__})")
+        return Observation.missing(t("{path}: not understood ({error})", path=path, error=type(error).__name__))
 
 
 def lines(path: str, text: str) -> Iterator[Evidence]:
@@ -46,4 +47,4 @@ def first_line(path: str, text: str) -> Evidence:
     for line in lines(path, text):
         if line.excerpt.strip():
             return line
-    raise Unreadable(f"{path} is empty")
+    raise Unreadable(t("{path} is empty", path=path))

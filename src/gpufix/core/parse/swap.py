@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from gpufix.core.parse.source import Unreadable, content_lines, lines
+from gpufix.language import t
 from gpufix.model import Evidence, FstabLine, MemoryFacts, Observation, SwapDevice, SwapUnit
 
 _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
@@ -22,20 +23,21 @@ def parse_swaps(path: str, text: str, memory: Observation[MemoryFacts]) -> Obser
     """
     kept = [line for line in lines(path, text) if line.excerpt.strip()]
     if not kept or not kept[0].excerpt.startswith("Filename"):
-        raise Unreadable(f"{path}: the header of /proc/swaps is missing")
+        raise Unreadable(t("{path}: the header of /proc/swaps is missing", path=path))
     devices: list[SwapDevice] = []
     for line in kept[1:]:
         fields = line.excerpt.split()
         if len(fields) < 5 or not (fields[-3].isdecimal() and fields[-2].isdecimal()):
-            raise Unreadable(f"{line.source}: not a line of /proc/swaps: {line.excerpt[:80]!r}")
+            raise Unreadable(
+                t("{line}: not a line of /proc/swaps: {text}", line=line.source, text=repr(line.excerpt[:80]))
+            )
         name = line.excerpt.rsplit(None, 4)[0].strip()
         priority = int(fields[-1]) if re.fullmatch(r"-?\d{1,9}", fields[-1]) else 0
         devices.append(SwapDevice(_octal(name), fields[-4], int(fields[-3]), int(fields[-2]), priority))
     total = memory.value.swap_total_kib if memory.value is not None else None
     if not devices and total:
-        return Observation(
-            None, (*kept, *memory.evidence), f"{path} names no swap, host/proc_meminfo counts {total} kB"
-        )
+        why = t("{path} names no swap, host/proc_meminfo counts {n} kB", path=path, n=total)
+        return Observation(None, (*kept, *memory.evidence), why)
     return Observation.of(tuple(devices), *kept)
 
 
@@ -139,7 +141,7 @@ def parse_swap_services(path: str, text: str) -> Observation[tuple[str, ...]]:
     for line in content_lines(path, text):
         fields = line.excerpt.split()
         if len(fields) < 2:
-            raise Unreadable(f"{line.source}: no state after {fields[0]!r}")
+            raise Unreadable(t("{line}: no state after {word}", line=line.source, word=repr(fields[0])))
         evidence.append(line)
         if fields[1] in _AT_BOOT:
             found.append(fields[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpufix.core.parse.source import Unreadable, lines
 from gpufix.core.parse.times import parse_systemd_time
+from gpufix.language import t
 from gpufix.model import Evidence, Observation, Snapshot, UnitFacts
 
 _KEPT = frozenset(
@@ -22,7 +23,7 @@ def parse_unit(snapshot: Snapshot, path: str, text: str) -> Observation[UnitFact
             if key in _KEPT:
                 evidence.append(line)
     if not properties.get("ActiveState"):
-        raise Unreadable(f"{path}: no ActiveState in it")
+        raise Unreadable(t("{path}: no ActiveState in it", path=path))
     name = snapshot.files.get("host/unit", "").strip().split("\n")[0] or properties.get("Id") or "kubelet.service"
     facts = UnitFacts(
         name=name,

@@ -23,6 +23,7 @@ from gpufix.core.render.chain_figure import Figure, chain_figure
 from gpufix.core.render.terminal import compact
 from gpufix.core.runbook import ALWAYS, NEVER, Condition, FromAnswer, Group, HandCommand, Leaf, Runbook, RunbookStep
 from gpufix.core.verdict import Verdicts, judge
+from gpufix.language import t
 from gpufix.model import Diagnosis, Evidence, Facts
 from gpufix.text import ago, redact, safe
 
@@ -303,7 +304,7 @@ class _Builder:
         for name in sorted(wanted, key=lambda one: list(NAMES).index(one) if one in NAMES else len(NAMES)):
             about = NAMES.get(name)
             if about is not None:
-                found.append(FillIn(name, assignment(name, about.assign), about.meaning, bool(about.plural)))
+                found.append(FillIn(name, assignment(name, about.assign), t(about.meaning), bool(about.plural)))
             else:
                 question = next(one for one in self.book.questions if one.id == name)
                 found.append(FillIn(name, assignment(name, question.default), shown(question.ask), False))
@@ -413,7 +414,7 @@ def _surely(condition: Condition) -> bool | None:
 
 
 def _rule(text: RuleText) -> Rule:
-    return Rule(text.id, text.forbids, text.why)
+    return Rule(text.id, t(text.forbids), t(text.why))
 
 
 def _reason(planned: PlannedStep) -> str:

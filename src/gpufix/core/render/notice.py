@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from gpufix.core.render.words import word
+from gpufix.language import mark, t
 from gpufix.text import redact, safe
 
 VERSION = 1
@@ -39,10 +41,11 @@ class Notice:
     changes: Sequence[str] = ()
 
 
+_VERDICTS = {"node": mark("node"), "vms": mark("vms")}
 _HEADS = {
-    Moment.STARTED: "{node}: recovery with {runbook} has started",
-    Moment.WAITING: "{node}: recovery with {runbook} waits for you",
-    Moment.FINISHED: "{node}: recovery with {runbook} has ended",
+    Moment.STARTED: mark("{node}: recovery with {runbook} has started"),
+    Moment.WAITING: mark("{node}: recovery with {runbook} waits for you"),
+    Moment.FINISHED: mark("{node}: recovery with {runbook} has ended"),
 }
 
 
@@ -50,13 +53,13 @@ def notice_as_data(notice: Notice) -> dict[str, Any]:
     """The body of the post. Text from the cluster is made safe; in ``text``, Slack's own marks are escaped too."""
     changes = [_line(change) for change in notice.changes[:MOST_CHANGES]]
     if (more := len(notice.changes) - len(changes)) > 0:
-        changes.append(f"... and {more} more")
+        changes.append(t("... and {n} more", n=more))
     verdicts = {_line(what): _line(how) for what, how in notice.verdicts.items()}
     node, runbook = _line(notice.node), _line(notice.runbook)
     lines = [
-        _HEADS[notice.event].format(node=node, runbook=runbook or "no runbook"),
+        t(_HEADS[notice.event], node=node, runbook=runbook or t("no runbook")),
         *([_line(notice.line)] if notice.line else []),
-        *(f"{what}: {how}" for what, how in verdicts.items()),
+        *(f"{t(_VERDICTS[what]) if what in _VERDICTS else what}: {word(how)}" for what, how in verdicts.items()),
         *(f"  {change}" for change in changes),
     ]
     return {

@@ -21,6 +21,7 @@ from gpufix.core.render.terminal import Style, diff_lines
 from gpufix.core.run_history import History, Line, steps_of, unsettled
 from gpufix.core.verdict import Verdicts, judge
 from gpufix.core.workload import raw_workload
+from gpufix.language import t
 from gpufix.model import AffectedVm, Diagnosis, Facts
 from gpufix.text import duration, safe
 
@@ -227,7 +228,7 @@ class _Builder:
             verification=self._verification(),
             remains=tuple(self._remains()),
             unknown=tuple(self._unknown()),
-            follow_ups=tuple(FollowUp(one.name, one.needs, one.source) for one in following),
+            follow_ups=tuple(FollowUp(one.name, t(one.needs), one.source) for one in following),
             no_metric=cause_id in self.alerts.no_metric,
             rules=as_rules(following),
         )  # fmt: skip
@@ -593,7 +594,7 @@ def _word(value: object) -> str:
 
 
 def _label(value: object) -> str:
-    return "(absent)" if value is None else _word(value)
+    return t("(absent)") if value is None else _word(value)
 
 
 def _time(line: Line) -> datetime | None:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpufix.core.invariants import boot_sources
-from gpufix.core.parse.times import told
+from gpufix.core.parse import times
 from gpufix.core.render.terminal import Style
+from gpufix.core.render.words import word
 from gpufix.core.run_history import History, steps_of, unsettled
+from gpufix.language import mark, t
 from gpufix.model import Facts
-from gpufix.text import redact_all, safe
+from gpufix.text import clipped, columns, padded, redact_all, safe
 
 _COLOUR = {
     "finished": "green",
@@ -20,6 +22,14 @@ _COLOUR = {
     "undone": "green",
     "unreadable": "red",
 }
+_FACTS = {
+    "node": mark("node"),
+    "host": mark("host"),
+    "who": mark("who"),
+    "runbook": mark("runbook"),
+    "root_cause": mark("root_cause"),
+}
+_HEAD = (mark("RUN"), mark("NODE"), mark("STATE"), mark("STATUS"), mark("RUNBOOK"), mark("WHO"))
 VERSION = 1
 
 
@@ -28,28 +38,30 @@ def run_row(id: str, state: str, history: History) -> list[str]:
     end = history.end or {}
     status = str(end.get("exit_status", "")) if end else ""
     start = history.start
-    return [id, str(start.get("node", "?")), state, status, str(start.get("runbook", "?")), str(start.get("who", ""))]
+    node, runbook, who = (str(start.get(name, none)) for name, none in (("node", "?"), ("runbook", "?"), ("who", "")))
+    return [id, node, word(state), status, runbook, who]
 
 
 def table_lines(rows: Sequence[Sequence[str]], style: Style) -> list[str]:
     """Columns of text, each as wide as its widest cell."""
-    head = ("RUN", "NODE", "STATE", "STATUS", "RUNBOOK", "WHO")
-    clean = [head, *([safe(cell, limit=80) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in clean) for column in range(len(head))]
-    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in clean]
+    head = [t(name) for name in _HEAD]
+    clean = [head, *([clipped(safe(cell), 80) for cell in row] for row in rows)]
+    widths = [max(columns(row[column]) for row in clean) for column in range(len(head))]
+    lines = ["  ".join(map(padded, row, widths)).rstrip() for row in clean]
     return [style.paint(lines[0], "bold"), *lines[1:]]
 
 
 def run_lines(id: str, folder: str, state: str, history: History, style: Style) -> list[str]:
     """All that the journal says of one run, in short."""
     start, end = history.start, history.end or {}
-    lines = [f"Run {style.paint(safe(id), 'bold')}: {style.paint(state, _COLOUR[state], 'bold')}"]
-    for name in ("node", "host", "who", "runbook", "root_cause"):
+    shown = style.paint(word(state), _COLOUR[state], "bold")
+    lines = [t("Run {run}: {state}", run=style.paint(safe(id), "bold"), state=shown)]
+    for name, label in _FACTS.items():
         if start.get(name):
-            lines += style.wrap(f"{name:<12}{safe(str(start[name]))}", 2, 14)
-    for name, line in (("began", start), ("ended", end)):
+            lines += style.wrap(f"{padded(t(label), 12)}{safe(str(start[name]))}", 2, 14)
+    for label, line in ((t("began"), start), (t("ended"), end)):
         if line.get("at"):
-            lines += style.wrap(f"{name:<12}{safe(told(line['at']))}", 2, 14)
+            lines += style.wrap(f"{padded(label, 12)}{safe(times.told(line['at']))}", 2, 14)
     answers = start.get("answers")
     for question, answer in answers.items() if isinstance(answers, dict) else ():
         value, origin = (answer.get("value"), answer.get("origin")) if isinstance(answer, dict) else (answer, "")
@@ -57,29 +69,29 @@ def run_lines(id: str, folder: str, state: str, history: History, style: Style) 
             f"{safe(str(question))} = {safe(str(value))}" + (f" ({safe(str(origin))})" if origin else ""), 2
         )
     steps = steps_of(history)
-    lines += ["", style.paint("Steps", "bold")] if steps else []
+    lines += ["", style.paint(t("Steps"), "bold")] if steps else []
     for step in steps:
-        consent = f", consent {safe(step.by)}" if step.by else ""
-        lines += style.wrap(f"{safe(step.step):<18} {style.paint(safe(step.outcome), 'bold')}{consent}", 2, 4)
+        consent = ", " + t("consent {by}", by=safe(step.by)) if step.by else ""
+        lines += style.wrap(f"{safe(step.step):<18} {style.paint(safe(word(step.outcome)), 'bold')}{consent}", 2, 4)
         lines += style.wrap(safe(step.text), 4, 2) if step.text else []
     if end:
-        lines += [
-            "",
-            *style.wrap(f"Ended with status {end.get('exit_status')}: {safe(str(end.get('line', '')))}", 0, 2),
-        ]
+        told = t(
+            "Ended with status {status}: {line}", status=end.get("exit_status"), line=safe(str(end.get("line", "")))
+        )
+        lines += ["", *style.wrap(told, 0, 2)]
     if history.torn:
-        lines += style.wrap("The last line of its journal was cut off; it is left out.", 0, 2)
+        lines += style.wrap(t("The last line of its journal was cut off; it is left out."), 0, 2)
     if history.broken:
-        lines += style.wrap(f"Lines of its journal that cannot be read: {', '.join(map(str, history.broken))}.", 0, 2)
+        lines += style.wrap(
+            t("Lines of its journal that cannot be read: {lines}.", lines=", ".join(map(str, history.broken))), 0, 2
+        )
     if state == "unfinished":
         names = unsettled(steps)
-        what = f"{', '.join(names)} was begun and its end is not on record. " if names else ""
-        node = safe(str(start.get("node", "NODE")))
-        lines += [
-            "",
-            *style.wrap(f"{what}gpufix recover {node} looks at the node and goes on from what it finds.", 0, 2),
-        ]
-    return [*lines, f"Folder: {safe(folder)}"]
+        told = t("{steps} was begun and its end is not on record.", steps=", ".join(names)) + " " if names else ""
+        command = f"gpufix recover {safe(str(start.get('node', 'NODE')))}"
+        told += t("{command} looks at the node and goes on from what it finds.", command=command)
+        lines += ["", *style.wrap(told, 0, 2)]
+    return [*lines, t("Folder: {folder}", folder=safe(folder))]
 
 
 def run_as_data(id: str, folder: str, state: str, history: History) -> dict[str, Any]:
@@ -116,7 +128,7 @@ def about_lines(id: str, state: str, history: History, newer: Sequence[tuple[str
     """Which run a command is about, before it does anything. ``newer``: id and state of later ones on its node."""
     start = history.start
     node, book = safe(str(start.get("node") or "?")), safe(str(start.get("runbook") or "?"))
-    who, at = safe(str(start.get("who") or "somebody")), safe(told(start.get("at")))
+    who, at = safe(str(start.get("who") or "somebody")), safe(times.told(start.get("at")))
     head = style.paint(f"Run {safe(id)}", "bold")
     lines = style.wrap(f"{head} on {node}: {book}, begun {at} by {who}; {state}.", 0, 2)
     acted = dict.fromkeys(safe(str(line.get("step"))) for line in history.all("intent"))
@@ -131,20 +143,27 @@ def about_lines(id: str, state: str, history: History, newer: Sequence[tuple[str
 def stopped_lines(id: str, history: History, settled: Sequence[tuple[str, str, str]], style: Style) -> list[str]:
     """Where a run stands that is to be gone on with. ``settled``: step, outcome and text of what a look has shown."""
     start, end = history.start, history.end
-    who, at = safe(str(start.get("who") or "somebody")), safe(told(start.get("at")))
-    ended = f"it stopped with status {safe(str(end.get('exit_status')))}" if end else "its process died"
-    head = style.paint("Unfinished:", "yellow", "bold")
-    lines = style.wrap(f"{head} the run {safe(id)} of {who}, begun {at}; {ended}.", 0, 2)
+    about = {
+        "run": safe(id),
+        "who": safe(str(start.get("who") or t("somebody"))),
+        "moment": safe(times.told(start.get("at"))),
+        "status": safe(str(end.get("exit_status"))) if end else "",
+    }
+    if end:
+        what = t("the run {run} of {who}, begun {moment}; it stopped with status {status}.", **about)
+    else:
+        what = t("the run {run} of {who}, begun {moment}; its process died.", **about)
+    lines = style.wrap(style.paint(t("Unfinished:"), "yellow", "bold") + " " + what, 0, 2)
     found = {step: (outcome, text) for step, outcome, text in settled}
     for step in steps_of(history):
         outcome, text = found.get(step.step, (step.outcome, step.text))
-        lines += style.wrap(f"{safe(step.step):<18} {style.paint(safe(outcome), 'bold')}: {safe(text)}", 2, 4)
+        lines += style.wrap(f"{safe(step.step):<18} {style.paint(safe(word(outcome)), 'bold')}: {safe(text)}", 2, 4)
     return lines
 
 
 def standing_lines(facts: Facts, style: Style) -> list[str]:
     """What the node is left as, whatever the journal says: its kubelet, and swap now and at the next boot."""
-    lines = [style.paint("What stands there now", "bold")]
+    lines = [style.paint(t("What stands there now"), "bold")]
     for sentence in (_kubelet_sentence(facts), _swap_sentence(facts), _boot_sentence(facts)):
         lines += style.wrap(safe(sentence), 2, 4)
     return lines
@@ -153,31 +172,34 @@ def standing_lines(facts: Facts, style: Style) -> list[str]:
 def _kubelet_sentence(facts: Facts) -> str:
     unit = facts.unit.value
     if unit is None:
-        return f"Whether the kubelet runs is not known: {facts.unit.unknown}."
+        return t("Whether the kubelet runs is not known: {why}.", why=facts.unit.unknown)
     if unit.running:
-        return f"The kubelet runs ({unit.name})."
+        return t("The kubelet runs ({unit}).", unit=unit.name)
     if unit.will_start_by_itself:
-        return f"The kubelet is down, and systemd starts it again and again ({unit.name})."
+        return t("The kubelet is down, and systemd starts it again and again ({unit}).", unit=unit.name)
     if unit.load_state == "masked":
-        return f"The kubelet is stopped and masked ({unit.name}): the node stays dead until it is unmasked and started."
-    return f"The kubelet is held: stopped ({unit.name}), and the node stays dead until it is started."
+        return t(
+            "The kubelet is stopped and masked ({unit}): the node stays dead until it is unmasked and started.",
+            unit=unit.name,
+        )
+    return t("The kubelet is held: stopped ({unit}), and the node stays dead until it is started.", unit=unit.name)
 
 
 def _swap_sentence(facts: Facts) -> str:
     if facts.swaps.value is None:
-        return f"Whether swap is on is not known: {facts.swaps.unknown}."
+        return t("Whether swap is on is not known: {why}.", why=facts.swaps.unknown)
     devices = ", ".join(device.path for device in facts.swaps.value)
     if not devices:
-        return "Swap is off."
+        return t("Swap is off.")
     if facts.swap_allowed.value is True:
-        return f"Swap is on ({devices}), which this kubelet allows."
-    return f"Swap is on ({devices}): a kubelet that is started now dies of it."
+        return t("Swap is on ({devices}), which this kubelet allows.", devices=devices)
+    return t("Swap is on ({devices}): a kubelet that is started now dies of it.", devices=devices)
 
 
 def _boot_sentence(facts: Facts) -> str:
     sources = boot_sources(facts)
     if sources.value:
-        return f"Swap comes back at boot: {'; '.join(sources.value)}."
+        return t("Swap comes back at boot: {sources}.", sources="; ".join(sources.value))
     if not sources.known:
-        return f"Whether swap comes back at boot is not known: {sources.unknown}."
-    return "Swap does not come back at boot: no line of /etc/fstab, no unit and no service turns it on."
+        return t("Whether swap comes back at boot is not known: {why}.", why=sources.unknown)
+    return t("Swap does not come back at boot: no line of /etc/fstab, no unit and no service turns it on.")

@@ -12,10 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpufix.core.answers import ASKED, DEFAULT
 from gpufix.core.plan import Decision, Plan, PlannedStep
+from gpufix.core.render.words import widest, word
 from gpufix.core.verdict import Health, Verdicts, VmHealth
+from gpufix.language import t
 from gpufix.model import AffectedVm, Diagnosis, Evidence, GpuHolder, Status
-from gpufix.text import ago, redact, safe, wrapped
+from gpufix.text import ago, clipped, columns, padded, redact, safe, wrapped
 
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
 
@@ -38,7 +41,7 @@ class Style:
 
     def clip(self, text: str, indent: int) -> str:
         """One line of raw evidence, cut to the width."""
-        return " " * indent + safe(text, limit=max(20, self.width - indent))
+        return " " * indent + clipped(safe(text), max(20, self.width - indent))
 
 
 _STATUS_COLOUR = {
@@ -57,49 +60,51 @@ def diagnosis_lines(
     With ``offer`` the last line names the runbook that fits, or says that none does.
     """
     cause = diagnosis.root_cause
-    as_of = f", as of {diagnosis.as_of:%Y-%m-%d %H:%M:%S} UTC" if diagnosis.as_of else ""
+    node, as_of = safe(diagnosis.node), diagnosis.as_of
+    title = t("Node {node}", node=node)
+    if as_of is not None:
+        title = t("Node {node}, as of {moment} UTC", node=node, moment=f"{as_of:%Y-%m-%d %H:%M:%S}")
     colour = "green" if cause.id == "healthy" and cause.status is Status.CONFIRMED else _STATUS_COLOUR[cause.status]
-    head = cause.id if cause.id == "unknown" else f"{cause.id} ({cause.status})"
-    lines = [
-        style.paint(f"Node {safe(diagnosis.node)}{as_of}", "bold"),
-        f"Root cause: {style.paint(head, colour, 'bold')}",
-    ]
+    head = word(cause.id) if cause.id == "unknown" else f"{cause.id} ({word(cause.status)})"
+    lines = [style.paint(title, "bold"), t("Root cause: {cause}", cause=style.paint(head, colour, "bold"))]
     lines += style.wrap(safe(cause.summary), 2)
     if diagnosis.down_since is not None:
-        lines += style.wrap(f"Not Ready {ago(diagnosis.down_since, diagnosis.as_of)}.", 2)
-    lines += ["", style.paint("Chain of causes", "bold")]
+        lines += style.wrap(t("Not Ready {since}.", since=ago(diagnosis.down_since, as_of)), 2)
+    lines += ["", style.paint(t("Chain of causes"), "bold")]
+    width = widest(*Status, least=9)
     for number, link in enumerate(diagnosis.chain, 1):
-        mark = style.paint(f"{link.status!s:<9}", _STATUS_COLOUR[link.status])
-        lines.append(f"  {number}  {mark}  {safe(link.title)}")
+        state = style.paint(padded(word(link.status), width), _STATUS_COLOUR[link.status])
+        lines.append(f"  {number}  {state}  {safe(link.title)}")
         if link.detail:
-            lines += style.wrap(safe(link.detail), 16)
-        lines += _evidence_lines(link.evidence, style, 16)
+            lines += style.wrap(safe(link.detail), width + 7)
+        lines += _evidence_lines(link.evidence, style, width + 7)
     if diagnosis.alternatives:
-        lines += ["", style.paint("Considered and put aside", "bold")]
+        lines += ["", style.paint(t("Considered and put aside"), "bold")]
         for other in diagnosis.alternatives:
-            lines += style.wrap(f"{other.id}: {other.status}: {safe(other.by)}", 2, 4)
+            lines += style.wrap(f"{other.id}: {word(other.status)}: {safe(other.by)}", 2, 4)
     if diagnosis.affected:
-        lines += ["", style.paint("VMs that cannot run", "bold")]
+        lines += ["", style.paint(t("VMs that cannot run"), "bold")]
         for vm in diagnosis.affected:
             lines += _vm_lines(vm, diagnosis, style)
     lines += ["", *verdict_lines(verdicts, style)]
     if diagnosis.warnings:
-        lines += ["", style.paint("Mind", "bold")]
+        lines += ["", style.paint(t("Mind"), "bold")]
         for warning in diagnosis.warnings:
             lines += style.wrap(f"- {safe(warning)}", 2, 2)
     if diagnosis.unread:
-        lines += ["", style.paint("Not read (unknown, not fine)", "bold")]
+        lines += ["", style.paint(t("Not read (unknown, not fine)"), "bold")]
         for what, why in sorted(diagnosis.unread.items()):
             lines.append(style.clip(f"{what}: {why}", 2))
     if not offer:
         return lines
     lines += [""]
     if runbook is not None:
-        lines += style.wrap(f"Runbook: {runbook}. Run: gpufix recover {safe(diagnosis.node)}")
+        command = f"gpufix recover {node}"
+        lines += style.wrap(t("Runbook: {runbook}. Run: {command}", runbook=runbook, command=command))
     elif cause.id == "healthy" and cause.status is Status.CONFIRMED and verdicts.node.reboot_proof is not False:
-        lines.append("Runbook: none is needed.")
+        lines.append(t("Runbook: none is needed."))
     else:
-        lines.append("Runbook: none fits; gpufix offers no change.")
+        lines.append(t("Runbook: none fits; gpufix offers no change."))
     return lines
 
 
@@ -111,10 +116,11 @@ def _evidence_lines(evidence: Sequence[Evidence], style: Style, indent: int, mos
         words = safe(f"{item.source} | {compact(item.excerpt)}")
         parts = wrapped(words, room, "", "  ", break_long_words=True)
         if len(parts) > _EXCERPT_LINES:
-            parts = [*parts[: _EXCERPT_LINES - 1], parts[_EXCERPT_LINES - 1][: room - 1] + "…"]
+            last = parts[_EXCERPT_LINES - 1]
+            parts = [*parts[: _EXCERPT_LINES - 1], clipped(last + "…", room)]
         lines += [style.paint(" " * indent + part, "dim") for part in parts]
     if len(evidence) > most:
-        lines.append(" " * indent + f"({len(evidence) - most} more in diagnose -o json)")
+        lines.append(" " * indent + t("({n} more in diagnose -o json)", n=len(evidence) - most))
     return lines
 
 
@@ -134,66 +140,68 @@ def compact(excerpt: str) -> str:
 
 
 def _vm_lines(vm: AffectedVm, diagnosis: Diagnosis, style: Style) -> list[str]:
-    wanted = ", ".join(f"{name} x{count}" for name, count in sorted(vm.resources.items()))
+    wanted = ", ".join(f"{name} x{count}" for name, count in sorted(vm.resources.items())) or t("no device")
     head = f"{vm.namespace}/{vm.name}" + (f" ({vm.status})" if vm.status else "")
-    lines = style.wrap(
-        safe(
-            f"{head} wants {wanted or 'no device'}; waiting {ago(vm.since, diagnosis.as_of) or 'since an unknown time'}"
-        ),
-        2,
-        4,
-    )
+    since = ago(vm.since, diagnosis.as_of) or t("since an unknown time")
+    told = t("{vm} wants {devices}; waiting {since}", vm=head, devices=wanted, since=since)
+    lines = style.wrap(safe(told), 2, 4)
     lines += style.wrap(safe(vm.reason), 6)
     if vm.other_nodes:
         verdict = {
-            True: "another node could serve it",
-            False: "no other node can serve it",
-            None: "it is not known whether another node could serve it",
+            True: t("another node could serve it"),
+            False: t("no other node can serve it"),
+            None: t("it is not known whether another node could serve it"),
         }
         alike: dict[str, list[str]] = {}
         for other in vm.other_nodes:
             alike.setdefault(other.reason, []).append(other.name)
         groups = [f"{_names(names)}: {reason}" for reason, names in alike.items()]
-        others = "; ".join(groups[:8])
-        more = f"; and {len(groups) - 8} more reasons" if len(groups) > 8 else ""
-        lines += style.wrap(safe(f"{verdict[vm.servable_elsewhere]}: {others}{more}"), 6)
+        more = t("and {n} more reasons", n=len(groups) - 8) if len(groups) > 8 else ""
+        others = "; ".join([*groups[:8], *([more] if more else [])])
+        lines += style.wrap(safe(f"{verdict[vm.servable_elsewhere]}: {others}"), 6)
     else:
-        lines += style.wrap("there is no other node in this cluster", 6)
+        lines += style.wrap(t("there is no other node in this cluster"), 6)
     return lines
 
 
 def _names(names: list[str], most: int = 7) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    shown = ", ".join(names[:most])
+    return t("{names} and {n} more", names=shown, n=len(names) - most) if len(names) > most else shown
 
 
 def verdict_lines(verdicts: Verdicts, style: Style) -> list[str]:
     """Both verdicts, each in a word and with what stands against it."""
     node, vms = verdicts.node, verdicts.vms
     colour = {Health.WELL: "green", Health.SICK: "red", Health.UNKNOWN: "yellow"}[node.health]
-    lines = [style.paint("Verdicts", "bold"), f"  node  {style.paint(str(node.health), colour, 'bold')}"]
+    of_node, of_vms = t("node"), t("VMs")
+    width = max(columns(of_node), columns(of_vms))
+    head = f"  {padded(of_node, width)}  {style.paint(word(node.health), colour, 'bold')}"
+    lines = [style.paint(t("Verdicts"), "bold"), head]
     for check in node.open_checks:
-        lines += style.wrap(f"{'not known' if check.holds is None else 'open'}: {safe(check.text)}", 8, 2)
+        state = t("not known") if check.holds is None else t("open")
+        lines += style.wrap(f"{state}: {safe(check.text)}", width + 4, 2)
     if node.health is Health.WELL:
-        lines += style.wrap(safe("; ".join(check.text for check in node.checks)), 8)
-    word = {True: "survives a reboot", False: "does not survive a reboot", None: "reboot not shown"}[node.reboot_proof]
-    lines += style.wrap(f"{word}: {safe(node.reboot_text)}", 8, 2)
+        lines += style.wrap(safe("; ".join(check.text for check in node.checks)), width + 4)
+    proof = {True: t("survives a reboot"), False: t("does not survive a reboot"), None: t("reboot not shown")}
+    lines += style.wrap(f"{proof[node.reboot_proof]}: {safe(node.reboot_text)}", width + 4, 2)
     colour = {
         VmHealth.RUNNING: "green",
         VmHealth.NONE: "green",
         VmHealth.WAITING: "yellow",
         VmHealth.UNKNOWN: "yellow",
     }[vms.health]
-    lines.append(f"  VMs   {style.paint(str(vms.health), colour, 'bold')}")
-    lines += style.wrap(safe(vms.text) + (" (as announced)" if vms.announced else ""), 8)
+    lines.append(f"  {padded(of_vms, width)}  {style.paint(word(vms.health), colour, 'bold')}")
+    told = safe(vms.text)
+    lines += style.wrap(t("{text} (as announced)", text=told) if vms.announced else told, width + 4)
     return lines
 
 
 def plan_lines(plan: Plan, origins: Mapping[str, str], style: Style) -> list[str]:
     """The steps ahead, one line each and the reason below. ``origins`` says where each answer came from."""
-    lines = [style.paint(f"Plan: {plan.runbook.title}", "bold")]
+    lines = [style.paint(t("Plan: {runbook}", runbook=plan.runbook.title), "bold")]
     for question, answer in plan.answers.items():
         origin = origins.get(question, "")
-        lines.append(f"  {question} = {safe(answer)}" + (f" (from {safe(origin)})" if origin else ""))
+        lines.append(f"  {answer_words(question, safe(answer), safe(origin))}")
     colour = {
         Decision.RUN: "cyan",
         Decision.NOOP: "green",
@@ -201,13 +209,30 @@ def plan_lines(plan: Plan, origins: Mapping[str, str], style: Style) -> list[str
         Decision.OBSERVE: "cyan",
         Decision.LEFT_OUT: "dim",
     }
+    width = widest(*Decision, least=8)
     for number, planned in enumerate(plan.steps, 1):
-        mark = style.paint(f"{planned.decision!s:<8}", colour[planned.decision])
-        assumes = f" (assumes {', '.join(planned.assumes)})" if planned.assumes else ""
-        flag = " [destructive]" if planned.destructive and planned.decision is Decision.RUN else ""
-        lines.append(f"  {number}  {mark}  {planned.step.id}{flag}{assumes}")
-        lines += style.wrap(safe(_plan_reason(planned)), 15)
+        state = style.paint(padded(word(planned.decision), width), colour[planned.decision])
+        assumes = assumes_words(planned.assumes)
+        flag = destructive_words(planned.destructive and planned.decision is Decision.RUN)
+        lines.append(f"  {number}  {state}  {planned.step.id}{flag}{assumes}")
+        lines += style.wrap(safe(_plan_reason(planned)), width + 7)
     return lines
+
+
+def answer_words(question: str, answer: str, origin: str) -> str:
+    """An answer, and where it came from, where that is known."""
+    shown = t(origin) if origin in (str(ASKED), str(DEFAULT)) else origin
+    return f"{question} = {answer}" + (" " + t("(from {origin})", origin=shown) if origin else "")
+
+
+def assumes_words(steps: Sequence[str]) -> str:
+    """After a step's name: the earlier ones that it rests on."""
+    return " " + t("(assumes {steps})", steps=", ".join(steps)) if steps else ""
+
+
+def destructive_words(destructive: bool) -> str:
+    """After a step's name."""
+    return " " + t("[destructive]") if destructive else ""
 
 
 def stops_lines(plan: Plan, style: Style) -> list[str]:
@@ -215,8 +240,8 @@ def stops_lines(plan: Plan, style: Style) -> list[str]:
     blocked = next((planned for planned in plan.steps if planned.decision is Decision.BLOCKED), None)
     if blocked is None:
         return []
-    hint = f" {blocked.violations[0].hint}" if blocked.violations else ""
-    told = f"As it looks now this walk stops at {blocked.step.id}: {_plan_reason(blocked)}.{hint}"
+    told = t("As it looks now this walk stops at {step}: {reason}.", step=blocked.step.id, reason=_plan_reason(blocked))
+    told += f" {blocked.violations[0].hint}" if blocked.violations else ""
     return ["", *(style.paint(line, "yellow", "bold") for line in style.wrap(safe(told)))]
 
 
@@ -259,7 +284,7 @@ def diff_lines(diffs: Iterable[Mapping[str, Any]], style: Style) -> list[str]:
                 )
             )  # fmt: skip
         for line in raw:
-            shown = safe(redact(line.rstrip("\n")), limit=max(20, style.width - 2))
+            shown = clipped(safe(redact(line.rstrip("\n"))), max(20, style.width - 2))
             name = (
                 "green"
                 if line.startswith("+")
@@ -281,7 +306,8 @@ def _one_line(before: str, after: str) -> str | None:
         return None
     if "\n" in before.strip() or "\n" in after.strip() or (old and new and old != new) or not (old or new):
         return None
-    return f"{old or new}: {was or '(absent)'} -> {now or '(absent)'}"
+    absent = t("(absent)")
+    return f"{old or new}: {was or absent} -> {now or absent}"
 
 
 def _text(value: Any) -> str:
@@ -295,11 +321,16 @@ def _text(value: Any) -> str:
 def holder_lines(holders: Sequence[GpuHolder], style: Style) -> list[str]:
     """Who dies if the card is taken from its driver."""
     if not holders:
-        return ["  no process holds the GPU right now"]
+        return ["  " + t("no process holds the GPU right now")]
     lines = []
     for holder in holders:
-        where = f"pod {holder.pod}" if holder.pod else "on the host, in no pod"
+        where = whereabouts(holder.pod)
         lines += style.wrap(
             safe(f"pid {holder.pid}  {holder.kind:<8} {holder.command}  ({where}; {', '.join(holder.devices)})"), 2, 4
         )
     return lines
+
+
+def whereabouts(pod: str) -> str:
+    """Where a process on the GPU runs; ``pod`` empty: in none."""
+    return t("pod {pod}", pod=pod) if pod else t("on the host, in no pod")
