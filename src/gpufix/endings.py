@@ -74,7 +74,7 @@ def _what_stands(session: Session, walker: Walker) -> str:
 def _way_on(session: Session, walker: Walker) -> str:
     if not any(result.changed for result in walker.results):
         return "Nothing was changed."
-    return f"{session.words('undo')} looks again and goes on from here."
+    return f"{session.words('undo')} looks again and goes on from here." if session.lasts else ""
 
 
 def ending(
@@ -112,13 +112,11 @@ def _held_note(session: Session, walker: Walker) -> str:
     unit = walker.latest.facts.unit.value
     held = unit is not None and not unit.running and not unit.will_start_by_itself
     if held and any(result.changed for result in walker.results):
-        return (
-            " The kubelet is stopped and stays stopped until restart-kubelet has run: "
-            f"{session.words('resume')} goes on from here."
-        )
+        note = " The kubelet is stopped and stays stopped until restart-kubelet has run."
+        return f"{note} {session.words('resume')} goes on from here." if session.lasts else note
     if not any(result.changed for result in walker.results):
         return " Nothing was changed."
-    return f" {session.words('resume')} looks again and goes on from here."
+    return f" {session.words('resume')} looks again and goes on from here." if session.lasts else ""
 
 
 def reached(walker: Walker) -> str:

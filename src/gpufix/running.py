@@ -327,8 +327,9 @@ class _Walk:
             self._keep_last_look(journal, walker.latest)
             return result
         except BaseException:
-            told = f"The run broke off. What it had done by then is in {journal.folder / 'run.jsonl'}; "
-            session.ui.say(["", f"{told}{session.words('resume')} looks at the node and goes on."])
+            session.ui.say(["", f"The run broke off. What it had done by then is in {journal.folder / 'run.jsonl'}."])
+            if session.lasts:
+                session.ui.say([f"{session.words('resume')} looks at the node and goes on."])
             raise
         finally:
             journal.close()

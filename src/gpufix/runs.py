@@ -224,7 +224,7 @@ def _is_later(other: Run, run: Run) -> bool:
 
 def _nothing_to_undo(run: Run) -> str:
     if run.history.kind == "undo":
-        return f"it is an undo itself: gpufix recover {run.node} is the way back"
+        return f"the last run here, {run.id}, is an undo itself: gpufix recover {run.node} is the way back"
     return f"gpufix runs list shows the runs; the last one here is {run.id} ({run.state})"
 
 

@@ -40,8 +40,10 @@ def table_lines(rows: Sequence[Sequence[str]], style: Style) -> list[str]:
     return [style.paint(lines[0], "bold"), *lines[1:]]
 
 
-def run_lines(id: str, folder: str, state: str, history: History, style: Style) -> list[str]:
-    """All that the journal says of one run, in short."""
+def run_lines(
+    id: str, folder: str, state: str, history: History, style: Style, recover: str = "gpufix recover"
+) -> list[str]:
+    """All that the journal says of one run, in short. ``recover``: the command that goes on with it."""
     start, end = history.start, history.end or {}
     lines = [f"Run {style.paint(safe(id), 'bold')}: {style.paint(state, _COLOUR[state], 'bold')}"]
     for name in ("node", "host", "who", "runbook", "root_cause"):
@@ -77,7 +79,7 @@ def run_lines(id: str, folder: str, state: str, history: History, style: Style) 
         node = safe(str(start.get("node", "NODE")))
         lines += [
             "",
-            *style.wrap(f"{what}gpufix recover {node} looks at the node and goes on from what it finds.", 0, 2),
+            *style.wrap(f"{what}{recover} {node} looks at the node and goes on from what it finds.", 0, 2),
         ]
     return [*lines, f"Folder: {safe(folder)}"]
 
