@@ -14,6 +14,8 @@ from operator_hands import Gpufix, Wizard
 # One commit, one verdict: CI tries the same examples each time. GPUFIX_HYPOTHESIS=random looks for new ones.
 settings.register_profile("gpufix", derandomize=os.environ.get("GPUFIX_HYPOTHESIS") != "random")
 settings.load_profile("gpufix")
+# Words are compared in English, whatever the locale of the machine; a test of another language asks for it.
+os.environ["LC_ALL"] = "C.UTF-8"
 
 
 @pytest.fixture

@@ -8,16 +8,19 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from gettext import NullTranslations
 from itertools import pairwise
 from pathlib import Path
 
 from gpufix import continue_command, report_command, run_command, runbook_command, runs_command, workflow
 from gpufix.core.answers import NO_NAMES
 from gpufix.errors import ExitStatus, GpufixError
+from gpufix.language import LANGUAGES, speaking
 from gpufix.session import Reading, Session, read_runbooks
 from gpufix.text import did_you_mean, safe
 from gpufix.ui import TerminalUi, style_for
 from gpufix.world import prompts
+from gpufix.world.catalogs import catalog, wanted
 from gpufix.world.cluster import ClusterAccess
 from gpufix.world.playbooks import Access
 from gpufix.world.runs import sweep
@@ -101,6 +104,8 @@ def build_parser() -> argparse.ArgumentParser:
     _node(capture)
     _access(capture)
     capture.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="a new folder")
+    for command in (diagnose, recover, plan, show, resume, undo, runbook, report):
+        _lang(command)
     _lab(commands.add_parser("lab", help="practise on a small model of the incident: no cluster, no root, no network"))
     return parser
 
@@ -110,6 +115,7 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     recover = commands.add_parser("recover", help="start the lab, walk its node back to life, stop it")
     recover.add_argument("node", metavar="NODE", nargs="?", help="default: the scenario's node")
     run_command.add_recover_options(recover)
+    _lang(recover)
     resume = commands.add_parser("resume", help="go on with a run in the lab that is up")
     continue_command.add_resume_options(resume)
     undo = commands.add_parser("undo", help="put back what a run in the lab that is up has changed")
@@ -118,6 +124,8 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     runs_command.add_options(runs, _Parser)
     report = commands.add_parser("report", help="a postmortem draft of a run in the lab, from its journal")
     report_command.add_options(report)
+    for command in (resume, undo, report):
+        _lang(command)
     up = commands.add_parser("up", help="start a lab that stays")
     serve = commands.add_parser("serve", help="be that lab, in the foreground")
     for command in (recover, up, serve):
@@ -152,6 +160,10 @@ def _node(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", metavar="NODE", help="the node's name in Kubernetes")
 
 
+def _lang(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--lang", choices=LANGUAGES, help="the language for people (default: the locale's)")
+
+
 def _access(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="the node's name in the inventory, where it is another one")
     parser.add_argument(
@@ -170,7 +182,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments: argparse.Namespace | None = None
     try:
         arguments = build_parser().parse_args(words)
-        return int(_run(arguments))
+        with speaking(_catalog(arguments)):
+            return int(_run(arguments))
     except GpufixError as error:
         refused = error
     except (KeyboardInterrupt, prompts.Interrupted):
@@ -211,6 +224,13 @@ def _wants_json(words: Sequence[str], arguments: argparse.Namespace | None) -> b
         or "--output=json" in words
         or any(option in ("-o", "--output") and value == "json" for option, value in pairs)
     )
+
+
+def _catalog(arguments: argparse.Namespace) -> NullTranslations | None:
+    """The person's; what programs read is in English."""
+    if "json" in (getattr(arguments, "output", ""), getattr(arguments, "format", "")):
+        return None
+    return catalog(getattr(arguments, "lang", None) or wanted(os.environ))
 
 
 def _complain(error: GpufixError) -> None:

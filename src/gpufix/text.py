@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import wcwidth
+
 _BIDI = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
@@ -92,6 +94,24 @@ def redact_all(value: Any, text: Callable[[str], str] = redact) -> Any:
     if isinstance(value, (int, float, bool)) or value is None:
         return value
     return text(str(value))
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str = "", *, break_long_words: bool = False) -> list[str]:
+    """``text`` in lines of at most ``width`` terminal columns (two for a Hangul syllable), the indents included."""
+    return wcwidth.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=break_long_words,
+        break_on_hyphens=False,
+        propagate_sgr=False,
+    )
+
+
+def padded(text: str, width: int) -> str:
+    """``text`` with blanks up to ``width`` terminal columns."""
+    return text + " " * max(0, width - wcwidth.width(text))
 
 
 def stamp(moment: datetime) -> str:

@@ -16,6 +16,7 @@ import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup
 
+from gpufix import language
 from gpufix.errors import GpufixError
 
 Templates = Mapping[str, tuple[str, str]]
@@ -82,7 +83,7 @@ def _environment(name: str, own: Templates, theirs: Templates) -> SandboxedEnvir
         keep_trailing_newline=True,
         finalize=_as_markdown if is_markdown else None,
     )
-    environment.install_null_translations(newstyle=True)  # type: ignore[attr-defined]
+    environment.install_gettext_translations(language.current(), newstyle=True)  # type: ignore[attr-defined]
     environment.filters.update({"css": _css_string} if not is_markdown else {})
     if is_markdown:
         environment.filters.update({"code": _code_span, "fenced": _fenced, "raw": Markdown})

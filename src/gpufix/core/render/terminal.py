@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from gpufix.core.plan import Decision, Plan, PlannedStep
 from gpufix.core.verdict import Health, Verdicts, VmHealth
 from gpufix.model import AffectedVm, Diagnosis, Evidence, GpuHolder, Status
-from gpufix.text import ago, redact, safe
+from gpufix.text import ago, redact, safe, wrapped
 
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
 
@@ -35,14 +34,7 @@ class Style:
 
     def wrap(self, text: str, indent: int = 0, hanging: int = 0) -> list[str]:
         first, rest = " " * indent, " " * (indent + hanging)
-        return textwrap.wrap(
-            text,
-            max(20, self.width),
-            initial_indent=first,
-            subsequent_indent=rest,
-            break_long_words=False,
-            break_on_hyphens=False,
-        ) or [first]
+        return wrapped(text, max(20, self.width), first, rest) or [first]
 
     def clip(self, text: str, indent: int) -> str:
         """One line of raw evidence, cut to the width."""
@@ -117,7 +109,7 @@ def _evidence_lines(evidence: Sequence[Evidence], style: Style, indent: int, mos
     for item in evidence[:most]:
         room = max(30, style.width - indent)
         words = safe(f"{item.source} | {compact(item.excerpt)}")
-        parts = textwrap.wrap(words, room, subsequent_indent="  ", break_on_hyphens=False)
+        parts = wrapped(words, room, "", "  ", break_long_words=True)
         if len(parts) > _EXCERPT_LINES:
             parts = [*parts[: _EXCERPT_LINES - 1], parts[_EXCERPT_LINES - 1][: room - 1] + "…"]
         lines += [style.paint(" " * indent + part, "dim") for part in parts]
