@@ -117,6 +117,16 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     recover = commands.add_parser("recover", help="start the lab, walk its node back to life, stop it")
     recover.add_argument("node", metavar="NODE", nargs="?", help="default: the scenario's node")
     run_command.add_recover_options(recover)
+    resume = commands.add_parser("resume", help="go on with a run in the lab that is up")
+    continue_command.add_resume_options(resume)
+    undo = commands.add_parser("undo", help="put back what a run in the lab that is up has changed")
+    continue_command.add_undo_options(undo)
+    runs = commands.add_parser("runs", help="what was run in the lab: list, show, close, prune")
+    runs_command.add_options(runs, _Parser)
+    report = commands.add_parser("report", help="a postmortem draft of a run in the lab, from its journal")
+    report_command.add_options(report)
+    for command in (resume, undo, report):
+        _lang(command)
     up = commands.add_parser("up", help="start a lab that stays")
     serve = commands.add_parser("serve", help="be that lab, in the foreground")
     for command in (recover, up, serve):
@@ -135,7 +145,7 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     _lang(recover)
     _lang(status)
     shell.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help="run this instead of a shell")
-    for command in (recover, up, serve, down, status, shell):
+    for command in (recover, resume, undo, runs, report, up, serve, down, status, shell):
         command.add_argument("--dir", type=Path, help="the lab's folder (default: gpufix/lab below XDG_STATE_HOME)")
 
 
@@ -326,17 +336,46 @@ def _run_lab(arguments: argparse.Namespace) -> int:
         return ExitStatus.OK
     folder = (arguments.dir or lab.default_folder()).expanduser().resolve()
     pace = getattr(arguments, "pace", None) or lab.PACE
-    if arguments.lab_command == "recover":
-        return _recover_in_lab(arguments, folder)
+    if arguments.lab_command in lab.VERBS:
+        try:
+            return _run_in_lab(arguments, folder)
+        except GpufixError as error:  # its hints name the commands as they are elsewhere
+            hint = lab.in_lab(error.hint, folder)
+            raise GpufixError(lab.in_lab(error.message, folder), hint, error.exit_status) from None
     if arguments.lab_command == "shell":
         return lab.shell(folder, arguments.words)
     if arguments.lab_command == "serve":
         lab.serve(folder, lab.find_scenario(arguments.scenario or "incident"), pace)
     elif arguments.lab_command == "up":
         print("\n".join(lab.up(folder, lab.find_scenario(arguments.scenario or "incident"), pace)))
+    elif arguments.lab_command == "down":
+        print("\n".join(lab.down(folder)))
     else:
-        print("\n".join(lab.down(folder) if arguments.lab_command == "down" else lab.status_lines(folder)))
+        print("\n".join(lab.status_lines(folder)))
+        return ExitStatus.OK if lab.is_up(folder) else ExitStatus.DECLINED
     return ExitStatus.OK
+
+
+def _run_in_lab(arguments: argparse.Namespace, folder: Path) -> int:
+    from gpufix.lab import commands as lab
+    from gpufix.lab.server import environment
+
+    if arguments.lab_command == "recover":
+        return _recover_in_lab(arguments, folder)
+    arguments.words = {verb: lab.in_lab(f"gpufix {verb}", folder) for verb in lab.VERBS}
+    arguments.state_dir = arguments.state_dir or lab.state_of(folder)
+    if arguments.lab_command in ("runs", "report"):
+        return runs_command.run(arguments) if arguments.lab_command == "runs" else report_command.run(arguments)
+    arguments.command = arguments.lab_command
+    node = lab.require_up(folder)
+    os.environ.update(environment(folder, node))
+    vars(arguments).update(node=arguments.run or "", host=None, inventory=[], kubeconfig="", context="")
+
+    def session_of(ui: TerminalUi) -> Session:
+        _check_names(arguments)
+        return _lab_session(arguments, folder, ui, lasts=True)
+
+    return continue_command.run(arguments, session_of, read_runbooks())
 
 
 def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
@@ -365,7 +404,7 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
         arguments.node = arguments.node or lab.require_up(folder)
         _check_node_name(arguments.node)
         os.environ.update(environment(folder, arguments.node))
-        return _walk_in_lab(arguments)
+        return _walk_in_lab(arguments, folder, lasts=True)
     scenario = lab.find_scenario(arguments.scenario or "incident")
     arguments.node = arguments.node or scenario.node
     _check_node_name(arguments.node)
@@ -373,18 +412,26 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
         ui = run_command.ui_for(arguments, attended)
         title = safe(t("Practice lab, scenario {scenario}: {title}", scenario=scenario.id, title=t(scenario.title)))
         ui.say([*ui.style.wrap(ui.style.paint(title, "bold")), "", *ui.style.wrap(safe(t(scenario.summary)), 2), ""])
-        status = _walk_in_lab(arguments)
+        status = _walk_in_lab(arguments, folder, lasts=False)
         ui.say(lab.epilogue(practice, status is ExitStatus.OK, ui.style))
     return status
 
 
-def _walk_in_lab(arguments: argparse.Namespace) -> ExitStatus:
+def _walk_in_lab(arguments: argparse.Namespace, folder: Path, *, lasts: bool) -> ExitStatus:
+    """``lasts``: the lab is there after the walk."""
+
     def session_of(ui: TerminalUi) -> Session:
-        words = {"resume": "gpufix lab recover", "undo": f"gpufix lab shell gpufix undo {arguments.node}"}
-        state = runs_command.state_of(arguments)
-        return Session(arguments.node, arguments.node, Access(), ClusterAccess(), ui, state=state, words=words)
+        return _lab_session(arguments, folder, ui, lasts=lasts)
 
     return run_command.recover(arguments, session_of, read_runbooks())
+
+
+def _lab_session(arguments: argparse.Namespace, folder: Path, ui: TerminalUi, *, lasts: bool) -> Session:
+    from gpufix.lab import commands as lab
+
+    words = {verb: lab.in_lab(f"gpufix {verb}", folder) for verb in lab.VERBS}
+    state, host = runs_command.state_of(arguments), arguments.host or arguments.node
+    return Session(arguments.node, host, Access(), ClusterAccess(), ui, state=state, words=words, lasts=lasts)
 
 
 def _read(arguments: argparse.Namespace) -> Reading:

@@ -342,11 +342,18 @@ class _Walk:
             self._keep_last_look(journal, walker.latest)
             return result
         except BaseException:
-            told = t(
-                "The run broke off. What it had done by then is in {journal}; {command} looks at the node and goes on.",
-                journal=journal.folder / "run.jsonl",
-                command=session.words("resume"),
-            )
+            if session.lasts:
+                told = t(
+                    "The run broke off. What it had done by then is in {journal}; "
+                    "{command} looks at the node and goes on.",
+                    journal=journal.folder / "run.jsonl",
+                    command=session.words("resume"),
+                )
+            else:
+                told = t(
+                    "The run broke off. What it had done by then is in {journal}.",
+                    journal=journal.folder / "run.jsonl",
+                )
             session.ui.say(["", *session.ui.style.wrap(told)])
             raise
         finally:

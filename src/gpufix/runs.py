@@ -241,7 +241,11 @@ def _is_later(other: Run, run: Run) -> bool:
 
 def _nothing_to_undo(run: Run) -> str:
     if run.history.kind == "undo":
-        return t("it is an undo itself: {command} is the way back", command=f"gpufix recover {run.node}")
+        return t(
+            "the last run here, {run}, is an undo itself: {command} is the way back",
+            run=run.id,
+            command=f"gpufix recover {run.node}",
+        )
     return t("gpufix runs list shows the runs; the last one here is {run} ({state})", run=run.id, state=word(run.state))
 
 

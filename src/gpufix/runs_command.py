@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpufix.core.render.run_text import run_as_data, run_lines, run_row, table_lines
@@ -60,6 +61,12 @@ def add_options(parser: argparse.ArgumentParser, parser_class: type[argparse.Arg
         command.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
 
 
+def command_of(arguments: argparse.Namespace, verb: str) -> str:
+    """By which command a person does ``verb`` with these runs; ``arguments.words`` says where it is another one."""
+    words: Mapping[str, str] = getattr(arguments, "words", {})
+    return words.get(verb, f"gpufix {verb}")
+
+
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 7):
         raise argparse.ArgumentTypeError("a whole number, 0 or more")
@@ -73,7 +80,11 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
         if as_json:
             print(json.dumps(_data(one), indent=2))
         else:
-            print("\n".join(run_lines(one.id, str(one.folder), one.state, one.history, style)))
+            print(
+                "\n".join(
+                    run_lines(one.id, str(one.folder), one.state, one.history, style, command_of(arguments, "recover"))
+                )
+            )
         return ExitStatus.OK
     if arguments.runs_command == "list":
         runs = list_runs(state, arguments.of_node)
@@ -104,8 +115,9 @@ def _close(arguments: argparse.Namespace, state: Path, style: Style) -> ExitStat
         if as_json:
             raise GpufixError("-o json leaves no room for a question", "give --yes")
         prompts.check_terminal("run it in a terminal; without one give --yes")
-        print("\n".join([*run_lines(one.id, str(one.folder), one.state, one.history, style), ""]))
-        print("\n".join(style.wrap(CLOSING)))
+        recover, resume = command_of(arguments, "recover"), command_of(arguments, "resume")
+        print("\n".join([*run_lines(one.id, str(one.folder), one.state, one.history, style, recover), ""]))
+        print("\n".join(style.wrap(f"{CLOSING} If it only stopped half-way, {resume} is what you want.")))
         options = [Option("keep", "leave it as it is"), Option("close", "close it: what it did stays as it is")]
         if prompts.ask_choice(f"The run {one.id}:", options, "keep") == "keep":
             print("Left as it is. Nothing was changed.")
@@ -117,7 +129,7 @@ def _close(arguments: argparse.Namespace, state: Path, style: Style) -> ExitStat
 
 CLOSING = (
     "Its node is not looked at. A run that is closed is not offered any more and cannot be gone on with; what it "
-    "changed can still be undone while the node is there. If it only stopped half-way, gpufix resume is what you want."
+    "changed can still be undone while the node is there."
 )
 
 

@@ -141,11 +141,13 @@ class Session:
         clock: Clock = time,
         state: Path | None = None,
         words: Mapping[str, str] | None = None,
+        lasts: bool = True,
     ) -> None:
         """``state``: the folder that holds the journals of runs. ``words``: by which command a person does what
-        ``gpufix VERB NODE`` does elsewhere."""
+        ``gpufix VERB NODE`` does elsewhere. ``lasts``: the node is there after this walk, to be gone on with."""
         self.state = state if state is not None else state_folder()
         self._words = words or {}
+        self.lasts = lasts
         self.node = node
         self.host = host
         self.access = access

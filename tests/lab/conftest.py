@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from labnode import LabNode
 
-LONG_FILES = ("test_by_hand.py", "test_continue.py", "test_kills.py", "test_recover.py", "test_unattended.py")
+LONG_FILES = (
+    "test_by_hand.py", "test_continue.py", "test_kills.py", "test_left_behind.py", "test_recover.py",
+    "test_unattended.py",
+)  # fmt: skip
 LONG = (
     "[incident]", "[label-already-set]", "[no-operator]", "[old-kubelet]", "[swap-from-a-unit]", "[wrong-order]",
     "test_up_status_shell_recover_and_down",

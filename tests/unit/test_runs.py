@@ -23,7 +23,7 @@ from gpufix.consents import Request
 from gpufix.core.run_history import read_history, steps_of, unsettled
 from gpufix.world import runs as folders
 from gpufix.world.journal import process_began
-from gpufix.world.playbooks import PRIVATE
+from gpufix.world.private import PRIVATE
 
 
 @pytest.fixture(autouse=True)
@@ -245,8 +245,8 @@ def test_a_folder_says_by_a_lock_whether_its_gpufix_lives(tmp_path: Path, monkey
     """Process numbers say nothing of another container that shares the temporary folder."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     command = (
-        "import sys, tempfile; tempfile.tempdir = sys.argv[1]; from gpufix.world import playbooks\n"
-        "with playbooks._private_folder() as folder:\n    print(folder, flush=True); input()\n"
+        "import sys, tempfile; tempfile.tempdir = sys.argv[1]; from gpufix.world import private\n"
+        "with private.private_folder() as folder:\n    print(folder, flush=True); input()\n"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", command, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
