@@ -149,7 +149,8 @@ def epilogue(lab: Lab, recovered: bool, style: Style) -> list[str]:
         t("and the walk: {command}", command=f"gpufix recover {lab.node} -i inventory"),
     ]
     shown, drafted = (
-        f"gpufix lab {words}" for words in (f"runs{_extra(lab.folder)} show {lab.node}", f"report{_extra(lab.folder)} {lab.node}")
+        f"gpufix lab {words}"
+        for words in (f"runs{_extra(lab.folder)} show {lab.node}", f"report{_extra(lab.folder)} {lab.node}")
     )
     lines += [
         *style.wrap(t("What was done, from the journal: {command}", command=shown)),
