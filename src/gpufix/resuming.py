@@ -75,22 +75,24 @@ def _offer_to_close(session: Session, request: Request, run: Run, error: GpufixE
     if not request.attended:
         raise GpufixError(error.message, f"{error.hint} {close_words(run)}".strip(), error.exit_status)
     ui, node = session.ui, session.node
-    ui.say(ui.style.wrap(f"It cannot be gone on with: {safe(error.message)}."))
+    ui.say(ui.style.wrap(t("It cannot be gone on with: {why}.", why=safe(error.message))))
     ui.say(
         ui.style.wrap(
-            "Where that is the wrong cluster, quit, and point --kubeconfig and --context at the right one. Where the "
-            "node is gone for good, close the run."
+            t(
+                "Where that is the wrong cluster, quit, and point --kubeconfig and --context at the right one. "
+                "Where the node is gone for good, close the run."
+            )
         )
     )
     options = [
-        Option("quit", "quit, and decide later"),
-        Option("close", "close it: what it did stays as it is"),
+        Option("quit", t("quit, and decide later")),
+        Option("close", t("close it: what it did stays as it is")),
     ]
     try:
-        choice = ui.ask_choice(f"The run {run.id}:", options, "quit")
+        choice = ui.ask_choice(t("The run {run}:", run=run.id), options, "quit")
     except Interrupted:
         choice = "quit"
-    line = close(run, request.who) if choice == "close" else "Left as it is. Nothing was changed."
+    line = close(run, request.who) if choice == "close" else t("Left as it is. Nothing was changed.")
     return Result(node, ExitStatus.DECLINED, line, ("", *ui.style.wrap(safe(line))))
 
 

@@ -268,7 +268,7 @@ class OtherNode(GpufixError):
 
 
 def close_words(run: Run) -> str:
-    return f"where its node is gone for good, gpufix runs close {run.id} ends it"
+    return t("where its node is gone for good, {command} ends it", command=f"gpufix runs close {run.id}")
 
 
 def close_run(

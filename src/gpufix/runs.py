@@ -156,7 +156,8 @@ def _newest(runs: Sequence[Run], named: str | None, none: str) -> Run | None:
     if named is not None:
         return last.get(named)
     if len(last) != 1:
-        raise GpufixError("which run?", f"name a run or a node: {', '.join(run.id for run in last.values()) or none}")
+        told = ", ".join(run.id for run in last.values()) or none
+        raise GpufixError(t("which run?"), t("name a run or a node: {runs}", runs=told))
     return next(iter(last.values()))
 
 
@@ -191,17 +192,18 @@ def run_to_close(state: Path, named: str) -> Run:
     runs = list_runs(state)
     found = [run for run in runs if run.id == named] or [run for run in runs if run.node == named and run.is_open]
     if len(found) > 1:
-        raise GpufixError("which run?", f"name one: {', '.join(run.id for run in found)}")
+        raise GpufixError(t("which run?"), t("name one: {runs}", runs=", ".join(run.id for run in found)))
     run = found[0] if found else find_run(state, named)
     if run.state == "running":
         raise still_running(run)
     if run.state == "unreadable" or run.history.newer:
         raise GpufixError(
-            f"the run {run.id} cannot be closed: its journal cannot be read by this gpufix",
-            f"once you have looked at it, take its folder away by hand: {run.folder}",
+            t("the run {run} cannot be closed: its journal cannot be read by this gpufix", run=run.id),
+            t("once you have looked at it, take its folder away by hand: {folder}", folder=run.folder),
         )
     if not run.is_open:
-        raise GpufixError(f"the run {run.id} is {run.state}: there is nothing to close", f"gpufix runs show {run.id}")
+        told = t("the run {run} is {state}: there is nothing to close", run=run.id, state=word(run.state))
+        raise GpufixError(told, f"gpufix runs show {run.id}")
     return run
 
 
@@ -210,7 +212,11 @@ def close(run: Run, who: str) -> str:
 
     Raises GpufixError: status 8 while another process writes it, JournalError where it cannot be written.
     """
-    line = f"The run {run.id} is closed by {who}: what it did stays as it is, and nothing was looked at or changed."
+    line = t(
+        "The run {run} is closed by {who}: what it did stays as it is, and nothing was looked at or changed.",
+        run=run.id,
+        who=who,
+    )
     journal = Journal.reopen(run.folder, run.history.seq)
     try:
         status = int(ExitStatus.DECLINED)

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpufix.core.render.run_text import run_as_data, run_lines, run_row, table_lines
 from gpufix.core.render.terminal import Style
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.language import t
+from gpufix.language import mark, t
 from gpufix.runs import Run, close, find_run, list_runs, prune, require_own, run_to_close, to_prune
 from gpufix.text import safe
 from gpufix.ui import style_for
@@ -117,17 +117,18 @@ def _close(arguments: argparse.Namespace, state: Path, style: Style) -> ExitStat
         prompts.check_terminal("run it in a terminal; without one give --yes")
         recover, resume = command_of(arguments, "recover"), command_of(arguments, "resume")
         print("\n".join([*run_lines(one.id, str(one.folder), one.state, one.history, style, recover), ""]))
-        print("\n".join(style.wrap(f"{CLOSING} If it only stopped half-way, {resume} is what you want.")))
-        options = [Option("keep", "leave it as it is"), Option("close", "close it: what it did stays as it is")]
-        if prompts.ask_choice(f"The run {one.id}:", options, "keep") == "keep":
-            print("Left as it is. Nothing was changed.")
+        half_way = t("If it only stopped half-way, {command} is what you want.", command=resume)
+        print("\n".join(style.wrap(f"{t(CLOSING)} {half_way}")))
+        options = [Option("keep", t("leave it as it is")), Option("close", t("close it: what it did stays as it is"))]
+        if prompts.ask_choice(t("The run {run}:", run=one.id), options, "keep") == "keep":
+            print(t("Left as it is. Nothing was changed."))
             return ExitStatus.DECLINED
     line = close(one, operator())
     print(json.dumps(_data(find_run(state, one.id)), indent=2) if as_json else "\n".join(style.wrap(safe(line))))
     return ExitStatus.OK
 
 
-CLOSING = (
+CLOSING = mark(
     "Its node is not looked at. A run that is closed is not offered any more and cannot be gone on with; what it "
     "changed can still be undone while the node is there."
 )

@@ -130,15 +130,22 @@ def about_lines(id: str, state: str, history: History, newer: Sequence[tuple[str
     """Which run a command is about, before it does anything. ``newer``: id and state of later ones on its node."""
     start = history.start
     node, book = safe(str(start.get("node") or "?")), safe(str(start.get("runbook") or "?"))
-    who, at = safe(str(start.get("who") or "somebody")), safe(times.told(start.get("at")))
-    head = style.paint(f"Run {safe(id)}", "bold")
-    lines = style.wrap(f"{head} on {node}: {book}, begun {at} by {who}; {state}.", 0, 2)
-    acted = dict.fromkeys(safe(str(line.get("step"))) for line in history.all("intent"))
-    lines += style.wrap(f"It acted in: {', '.join(acted)}." if acted else "It changed nothing.", 2, 2)
+    about = t(
+        "Run {run} on {node}: {runbook}, begun {moment} by {who}; {state}.",
+        run=style.paint(safe(id), "bold"),
+        node=node,
+        runbook=book,
+        moment=safe(times.told(start.get("at"))),
+        who=safe(str(start.get("who") or t("somebody"))),
+        state=word(state),
+    )
+    lines = style.wrap(about, 0, 2)
+    acted = ", ".join(dict.fromkeys(safe(str(line.get("step"))) for line in history.all("intent")))
+    lines += style.wrap(t("It acted in: {steps}.", steps=acted) if acted else t("It changed nothing."), 2, 2)
     if newer:
-        others = ", ".join(f"{safe(other)} ({word})" for other, word in newer)
-        mark = style.paint("!", "yellow", "bold")
-        lines += style.wrap(f"{mark} It is not the newest run on {node}. After it came: {others}.", 2, 2)
+        others = ", ".join(f"{safe(other)} ({word(its)})" for other, its in newer)
+        told = t("It is not the newest run on {node}. After it came: {runs}.", node=node, runs=others)
+        lines += style.wrap(style.paint("!", "yellow", "bold") + " " + told, 2, 2)
     return [*lines, ""]
 
 
