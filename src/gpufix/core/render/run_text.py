@@ -7,7 +7,7 @@ from typing import Any
 
 from gpufix.core.invariants import boot_sources
 from gpufix.core.parse import times
-from gpufix.core.render.terminal import Style
+from gpufix.core.render.terminal import Style, origin_words
 from gpufix.core.render.words import word
 from gpufix.core.run_history import History, steps_of, unsettled
 from gpufix.language import mark, t
@@ -67,9 +67,8 @@ def run_lines(
     answers = start.get("answers")
     for question, answer in answers.items() if isinstance(answers, dict) else ():
         value, origin = (answer.get("value"), answer.get("origin")) if isinstance(answer, dict) else (answer, "")
-        lines += style.wrap(
-            f"{safe(str(question))} = {safe(str(value))}" + (f" ({safe(str(origin))})" if origin else ""), 2
-        )
+        where = f" ({safe(origin_words(str(origin)))})" if origin else ""
+        lines += style.wrap(f"{safe(str(question))} = {safe(str(value))}{where}", 2)
     steps = steps_of(history)
     lines += ["", style.paint(t("Steps"), "bold")] if steps else []
     for step in steps:

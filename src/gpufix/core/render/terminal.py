@@ -221,8 +221,12 @@ def plan_lines(plan: Plan, origins: Mapping[str, str], style: Style) -> list[str
 
 def answer_words(question: str, answer: str, origin: str) -> str:
     """An answer, and where it came from, where that is known."""
-    shown = t(origin) if origin in (str(ASKED), str(DEFAULT)) else origin
-    return f"{question} = {answer}" + (" " + t("(from {origin})", origin=shown) if origin else "")
+    return f"{question} = {answer}" + (" " + t("(from {origin})", origin=origin_words(origin)) if origin else "")
+
+
+def origin_words(origin: str) -> str:
+    """Where an answer came from: gpufix's own words for it, or a place in a file."""
+    return t(origin) if origin in (str(ASKED), str(DEFAULT)) else origin
 
 
 def assumes_words(steps: Sequence[str]) -> str:
