@@ -349,7 +349,7 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
         title = safe(t("Practice lab, scenario {scenario}: {title}", scenario=scenario.id, title=t(scenario.title)))
         ui.say([*ui.style.wrap(ui.style.paint(title, "bold")), "", *ui.style.wrap(safe(t(scenario.summary)), 2), ""])
         status = _walk_in_lab(arguments)
-        ui.say(lab.epilogue(practice, status is ExitStatus.OK))
+        ui.say(lab.epilogue(practice, status is ExitStatus.OK, ui.style))
     return status
 
 

@@ -121,7 +121,7 @@ class Gate:
                 told = t(
                     "{typed} is not {node}; nothing was done", typed=repr(safe(typed)), node=repr(self.session.node)
                 )
-                ui.say(["  " + told])
+                ui.say(ui.style.wrap(told, 2))
 
     def _details(self, by_hand: str) -> list[str]:
         style, step = self.session.ui.style, self.planned.step
@@ -132,9 +132,10 @@ class Gate:
                 lines += style.wrap(f"- {safe(leaf.text)}{why}", 2, 2)
         undo = capture_undo(self.planned.actions, self.world.facts)
         if undo and not step.irreversible:
+            none = t("none")
             lines.append("  " + t("Recorded for undoing it:"))
             for key, value in undo.items():
-                lines += style.wrap(f"- {key}: {safe(_words(value)) or t('none')}", 2, 4)
+                lines += style.wrap(f"- {key}: {safe(_words(value)) or none}", 2, 4)
         lines += style.wrap(t("Tasks of the dry run:"), 2)
         for task in self.preview.tasks:
             state = t("skipped") if task.skipped else t("would change") if task.changed else t("ok")

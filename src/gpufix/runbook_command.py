@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace, read: Callable[[], Reading], books: Seque
         book = fitting(books, reading) if reading is not None else _only(books)
     if book is None:
         assert reading is not None
-        sys.stderr.write(f"gpufix: {_none_fits(reading)} {t('Nothing was written.')}\n")
+        sys.stderr.write(f"gpufix: {_none_fits(reading)} " + t("Nothing was written.") + "\n")
         return ExitStatus.DECLINED
     answers = {name: one.value for name, one in override(None, arguments.overrides, book).items()}
     case = _case(reading, book, answers, host) if reading is not None else None

@@ -339,7 +339,7 @@ class _Walk:
                 journal=journal.folder / "run.jsonl",
                 command=session.words("resume"),
             )
-            session.ui.say(["", told])
+            session.ui.say(["", *session.ui.style.wrap(told)])
             raise
         finally:
             journal.close()

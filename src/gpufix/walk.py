@@ -156,7 +156,7 @@ class Walker:
             node=self.session.node,
             step=step.id,
         )
-        say(["", style.paint(head, "bold") + f"  {step.title}"])
+        say(["", *style.wrap(style.paint(head, "bold") + f"  {step.title}", 0, 2)])
         if planned.decision is Decision.NOOP:
             return self._noop(planned)
         if planned.decision is Decision.BLOCKED:

@@ -16,6 +16,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 from gpufix import resources
+from gpufix.core.render.terminal import Style
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.lab.scenario import JOB, Scenario, job_state, load_scenario
 from gpufix.lab.server import LOG, Lab, environment, only_one, read_mark, tools_folder
@@ -83,7 +84,7 @@ def serve(folder: Path, scenario: Scenario, pace: float) -> None:
         signal.sigwait(signals)
 
 
-def epilogue(lab: Lab, recovered: bool) -> list[str]:
+def epilogue(lab: Lab, recovered: bool, style: Style) -> list[str]:
     """What became of the job, and what a real recovery needs next."""
     with lab.held():
         machine = lab.world.machines[lab.node]
@@ -92,16 +93,17 @@ def epilogue(lab: Lab, recovered: bool) -> list[str]:
             list(machine.calls),
             ", ".join(card.driver or t("none") for card in machine.gpus),
         )
-    lines = [""]
+    lines: list[str] = [""]
     if job == "alive":
-        lines.append(t("The CUDA job on the card ({job}) is alive; the card is on {driver}.", job=JOB, driver=driver))
+        alive = t("The CUDA job on the card ({job}) is alive; the card is on {driver}.", job=JOB, driver=driver)
+        lines += style.wrap(alive)
     elif job == "dead":
         dead = t(
             "The CUDA job on the card ({job}) is dead: vfio-manager took the card ({calls}).",
             job=JOB,
             calls=", ".join(calls),
         )
-        lines.append(dead)
+        lines += style.wrap(dead)
     needs = [
         t("a kubeconfig that may get and list nodes, pods, events, VMs and the ClusterPolicy, and patch nodes"),
         t("an Ansible inventory with the node, and sudo there: cp inventory.example inventory, then put your node in"),
@@ -109,13 +111,13 @@ def epilogue(lab: Lab, recovered: bool) -> list[str]:
         t("and the walk: {command}", command=f"gpufix recover {lab.node} -i inventory"),
     ]
     lines += [
-        t("This was the practice lab: nothing outside its folder was touched. On a real node you need"),
-        *(f"  - {need}" for need in needs),
-        t("Other scenarios: gpufix lab list. By hand: gpufix lab up, gpufix lab shell."),
+        *style.wrap(t("This was the practice lab: nothing outside its folder was touched. On a real node you need")),
+        *(line for need in needs for line in style.wrap(f"- {need}", 2, 2)),
+        *style.wrap(t("Other scenarios: gpufix lab list. By hand: gpufix lab up, gpufix lab shell.")),
     ]
     if not recovered:
         told = t("This lab ends with the walk. To stop half-way and go on: gpufix lab up, then gpufix lab recover.")
-        lines.append(told)
+        lines += style.wrap(told)
     return lines
 
 

@@ -79,7 +79,10 @@ def _step(step: Mapping[str, Any], style: Style) -> list[str]:
     state = style.paint(decision, _COLOUR.get(step["decision"], "dim"))
     assumes = assumes_words([safe(one) for one in step["assumes"]])
     flag = destructive_words(step["destructive"] and step["decision"] == "run")
-    lines = ["", f"{step['number']}  {state}  {style.paint(safe(step['id']), 'bold')}{flag}{assumes}"]
+    lines = [
+        "",
+        *style.wrap(f"{step['number']}  {state}  {style.paint(safe(step['id']), 'bold')}{flag}{assumes}", 0, 3),
+    ]
     if step["decision"] != "run":
         lines += style.wrap(safe(step["reason"]), 3)
     for one in step["violations"]:

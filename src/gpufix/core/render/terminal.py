@@ -74,7 +74,7 @@ def diagnosis_lines(
     width = widest(*Status, least=9)
     for number, link in enumerate(diagnosis.chain, 1):
         state = style.paint(padded(word(link.status), width), _STATUS_COLOUR[link.status])
-        lines.append(f"  {number}  {state}  {safe(link.title)}")
+        lines += style.wrap(f"{number}  {state}  {safe(link.title)}", 2, width + 5)
         if link.detail:
             lines += style.wrap(safe(link.detail), width + 7)
         lines += _evidence_lines(link.evidence, style, width + 7)
@@ -214,7 +214,7 @@ def plan_lines(plan: Plan, origins: Mapping[str, str], style: Style) -> list[str
         state = style.paint(padded(word(planned.decision), width), colour[planned.decision])
         assumes = assumes_words(planned.assumes)
         flag = destructive_words(planned.destructive and planned.decision is Decision.RUN)
-        lines.append(f"  {number}  {state}  {planned.step.id}{flag}{assumes}")
+        lines += style.wrap(f"{number}  {state}  {planned.step.id}{flag}{assumes}", 2, width + 5)
         lines += style.wrap(safe(_plan_reason(planned)), width + 7)
     return lines
 
