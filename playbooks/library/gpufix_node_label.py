@@ -165,7 +165,8 @@ class Api:
     for the client's typed API takes a second or more to import, at each look at the node.
     """
 
-    def __init__(self, kubeconfig: Optional[str], context: Optional[str], timeout: int) -> None:
+    def __init__(self, kubeconfig: Optional[str], context: Optional[str], timeout: int, scratch: str = "") -> None:
+        """``scratch``: the folder for a key that stands in the kubeconfig as data, which the client reads as a file."""
         try:
             import kubernetes
             import urllib3
@@ -177,7 +178,10 @@ class Api:
         configuration = kubernetes.client.Configuration()
         try:
             kubernetes.config.load_kube_config(
-                config_file=kubeconfig or None, context=context or None, client_configuration=configuration
+                config_file=kubeconfig or None,
+                context=context or None,
+                client_configuration=configuration,
+                temp_file_path=scratch or None,
             )
             self._pool = kubernetes.client.ApiClient(configuration).rest_client.pool_manager
             self._headers = {"Accept": "application/json", "User-Agent": "gpufix"}
@@ -347,7 +351,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        api = Api(module.params["kubeconfig"], module.params["context"], module.params["timeout"])
+        # gpufix takes its folder away even where this is killed
+        private = os.environ.get("GPUFIX_PRIVATE", "")
+        scratch = private if os.path.isdir(private) else module.tmpdir
+        api = Api(module.params["kubeconfig"], module.params["context"], module.params["timeout"], scratch)
         result = set_labels(api, module.params, module.check_mode)
     except Refusal as refusal:
         text = str(refusal)

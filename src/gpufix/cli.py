@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from gettext import NullTranslations
+from itertools import pairwise
 from pathlib import Path
 
 from gpufix import continue_command, report_command, run_command, runbook_command, runs_command, workflow
@@ -116,6 +117,16 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     recover = commands.add_parser("recover", help="start the lab, walk its node back to life, stop it")
     recover.add_argument("node", metavar="NODE", nargs="?", help="default: the scenario's node")
     run_command.add_recover_options(recover)
+    resume = commands.add_parser("resume", help="go on with a run in the lab that is up")
+    continue_command.add_resume_options(resume)
+    undo = commands.add_parser("undo", help="put back what a run in the lab that is up has changed")
+    continue_command.add_undo_options(undo)
+    runs = commands.add_parser("runs", help="what was run in the lab: list, show, close, prune")
+    runs_command.add_options(runs, _Parser)
+    report = commands.add_parser("report", help="a postmortem draft of a run in the lab, from its journal")
+    report_command.add_options(report)
+    for command in (resume, undo, report):
+        _lang(command)
     up = commands.add_parser("up", help="start a lab that stays")
     serve = commands.add_parser("serve", help="be that lab, in the foreground")
     for command in (recover, up, serve):
@@ -134,7 +145,7 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     _lang(recover)
     _lang(status)
     shell.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help="run this instead of a shell")
-    for command in (recover, up, serve, down, status, shell):
+    for command in (recover, resume, undo, runs, report, up, serve, down, status, shell):
         command.add_argument("--dir", type=Path, help="the lab's folder (default: gpufix/lab below XDG_STATE_HOME)")
 
 
@@ -170,9 +181,10 @@ def _access(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run gpufix. Returns the exit status; never raises for bad input."""
+    words = list(argv) if argv is not None else sys.argv[1:]
     _say_what_can_be_said()
     with ExitStack() as language:
-        return _guarded(argv, language)
+        return _guarded(words, language)
 
 
 def _say_what_can_be_said() -> None:
@@ -182,30 +194,53 @@ def _say_what_can_be_said() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _guarded(argv: Sequence[str] | None, language: ExitStack) -> int:
+def _guarded(words: Sequence[str], language: ExitStack) -> int:
     """From ``arguments`` on the language is the person's, for what ends a run too."""
+    arguments: argparse.Namespace | None = None
     try:
-        arguments = build_parser().parse_args(argv)
+        arguments = build_parser().parse_args(words)
         language.enter_context(speaking(_catalog(arguments)))
         return int(_run(arguments))
     except GpufixError as error:
-        _complain(error)
-        return int(error.exit_status)
+        refused = error
     except (KeyboardInterrupt, prompts.Interrupted):
-        sys.stderr.write("gpufix: " + t("interrupted") + "\n")
-        return int(ExitStatus.INTERRUPTED)
+        refused = GpufixError(t("interrupted"), "", ExitStatus.INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitStatus.OK)
     except Exception as error:
         if os.environ.get("GPUFIX_DEBUG"):
             traceback.print_exc()
-        words = safe(" ".join(str(error).split()), limit=300)
-        told = t("internal error: {kind}: {words}", kind=type(error).__name__, words=words)
-        sys.stderr.write(f"gpufix: {told}\n")
-        hint = t("This is a defect of gpufix. GPUFIX_DEBUG=1 shows where; the run's journal holds what was done.")
-        sys.stderr.write(f"  {hint}\n")
-        return int(ExitStatus.INTERNAL)
+        reason = safe(" ".join(str(error).split()), limit=300)
+        refused = GpufixError(
+            t("internal error: {kind}: {words}", kind=type(error).__name__, words=reason),
+            t("This is a defect of gpufix. GPUFIX_DEBUG=1 shows where; the run's journal holds what was done."),
+            ExitStatus.INTERNAL,
+        )
+    if _wants_json(words, arguments):
+        named = [getattr(arguments, name, None) for name in ("node", "run")]
+        run_command.answer_with(next((str(name) for name in named if name), ""), refused)
+    _complain(refused)
+    return int(refused.exit_status)
+
+
+_PAGES = ("capture", "runbook", "report")
+"""Commands whose -o names a file or a folder."""
+
+
+def _wants_json(words: Sequence[str], arguments: argparse.Namespace | None) -> bool:
+    """Whether the answer is JSON, also where ``words`` cannot be parsed as a whole."""
+    command = next((word for word in words if word != "lab" and not word.startswith("-")), "")
+    if command in _PAGES:
+        return False
+    if arguments is not None:
+        return bool(getattr(arguments, "output", "") == "json")
+    pairs = pairwise(words)
+    return (
+        "-ojson" in words
+        or "--output=json" in words
+        or any(option in ("-o", "--output") and value == "json" for option, value in pairs)
+    )
 
 
 def _catalog(arguments: argparse.Namespace) -> NullTranslations | None:
@@ -242,10 +277,10 @@ def _run(arguments: argparse.Namespace) -> int:
                 )
         return run_command.answers(arguments)
     if arguments.command in ("recover", "plan"):
-        return run_command.guarded(arguments, lambda: _plan_or_recover(arguments))
+        return _plan_or_recover(arguments)
     if arguments.command in ("resume", "undo"):
         arguments.node = arguments.run or ""
-        return run_command.guarded(arguments, lambda: _go_on(arguments))
+        return _go_on(arguments)
     if arguments.command == "runbook":
         return _print_runbook(arguments)
     _check_names(arguments)
@@ -301,17 +336,46 @@ def _run_lab(arguments: argparse.Namespace) -> int:
         return ExitStatus.OK
     folder = (arguments.dir or lab.default_folder()).expanduser().resolve()
     pace = getattr(arguments, "pace", None) or lab.PACE
-    if arguments.lab_command == "recover":
-        return _recover_in_lab(arguments, folder)
+    if arguments.lab_command in lab.VERBS:
+        try:
+            return _run_in_lab(arguments, folder)
+        except GpufixError as error:  # its hints name the commands as they are elsewhere
+            hint = lab.in_lab(error.hint, folder)
+            raise GpufixError(lab.in_lab(error.message, folder), hint, error.exit_status) from None
     if arguments.lab_command == "shell":
         return lab.shell(folder, arguments.words)
     if arguments.lab_command == "serve":
         lab.serve(folder, lab.find_scenario(arguments.scenario or "incident"), pace)
     elif arguments.lab_command == "up":
         print("\n".join(lab.up(folder, lab.find_scenario(arguments.scenario or "incident"), pace)))
+    elif arguments.lab_command == "down":
+        print("\n".join(lab.down(folder)))
     else:
-        print("\n".join(lab.down(folder) if arguments.lab_command == "down" else lab.status_lines(folder)))
+        print("\n".join(lab.status_lines(folder)))
+        return ExitStatus.OK if lab.is_up(folder) else ExitStatus.DECLINED
     return ExitStatus.OK
+
+
+def _run_in_lab(arguments: argparse.Namespace, folder: Path) -> int:
+    from gpufix.lab import commands as lab
+    from gpufix.lab.server import environment
+
+    if arguments.lab_command == "recover":
+        return _recover_in_lab(arguments, folder)
+    arguments.words = {verb: lab.in_lab(f"gpufix {verb}", folder) for verb in lab.VERBS}
+    arguments.state_dir = arguments.state_dir or lab.state_of(folder)
+    if arguments.lab_command in ("runs", "report"):
+        return runs_command.run(arguments) if arguments.lab_command == "runs" else report_command.run(arguments)
+    arguments.command = arguments.lab_command
+    node = lab.require_up(folder)
+    os.environ.update(environment(folder, node))
+    vars(arguments).update(node=arguments.run or "", host=None, inventory=[], kubeconfig="", context="")
+
+    def session_of(ui: TerminalUi) -> Session:
+        _check_names(arguments)
+        return _lab_session(arguments, folder, ui, lasts=True)
+
+    return continue_command.run(arguments, session_of, read_runbooks())
 
 
 def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
@@ -340,7 +404,7 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
         arguments.node = arguments.node or lab.require_up(folder)
         _check_node_name(arguments.node)
         os.environ.update(environment(folder, arguments.node))
-        return _walk_in_lab(arguments)
+        return _walk_in_lab(arguments, folder, lasts=True)
     scenario = lab.find_scenario(arguments.scenario or "incident")
     arguments.node = arguments.node or scenario.node
     _check_node_name(arguments.node)
@@ -348,18 +412,26 @@ def _recover_in_lab(arguments: argparse.Namespace, folder: Path) -> ExitStatus:
         ui = run_command.ui_for(arguments, attended)
         title = safe(t("Practice lab, scenario {scenario}: {title}", scenario=scenario.id, title=t(scenario.title)))
         ui.say([*ui.style.wrap(ui.style.paint(title, "bold")), "", *ui.style.wrap(safe(t(scenario.summary)), 2), ""])
-        status = _walk_in_lab(arguments)
+        status = _walk_in_lab(arguments, folder, lasts=False)
         ui.say(lab.epilogue(practice, status is ExitStatus.OK, ui.style))
     return status
 
 
-def _walk_in_lab(arguments: argparse.Namespace) -> ExitStatus:
-    def session_of(ui: TerminalUi) -> Session:
-        words = {"resume": "gpufix lab recover", "undo": f"gpufix lab shell gpufix undo {arguments.node}"}
-        state = runs_command.state_of(arguments)
-        return Session(arguments.node, arguments.node, Access(), ClusterAccess(), ui, state=state, words=words)
+def _walk_in_lab(arguments: argparse.Namespace, folder: Path, *, lasts: bool) -> ExitStatus:
+    """``lasts``: the lab is there after the walk."""
 
-    return run_command.guarded(arguments, lambda: run_command.recover(arguments, session_of, read_runbooks()))
+    def session_of(ui: TerminalUi) -> Session:
+        return _lab_session(arguments, folder, ui, lasts=lasts)
+
+    return run_command.recover(arguments, session_of, read_runbooks())
+
+
+def _lab_session(arguments: argparse.Namespace, folder: Path, ui: TerminalUi, *, lasts: bool) -> Session:
+    from gpufix.lab import commands as lab
+
+    words = {verb: lab.in_lab(f"gpufix {verb}", folder) for verb in lab.VERBS}
+    state, host = runs_command.state_of(arguments), arguments.host or arguments.node
+    return Session(arguments.node, host, Access(), ClusterAccess(), ui, state=state, words=words, lasts=lasts)
 
 
 def _read(arguments: argparse.Namespace) -> Reading:

@@ -8,11 +8,12 @@ from typing import Any
 
 from gpufix import resuming, run_command, undoing
 from gpufix.consents import Request
+from gpufix.core.render.run_text import about_lines
 from gpufix.core.runbook import Runbook
 from gpufix.errors import ExitStatus
 from gpufix.record import Listener
 from gpufix.running import Result
-from gpufix.runs import Run, require_own, run_to_resume, run_to_undo
+from gpufix.runs import Run, newer_runs, require_own, run_to_resume, run_to_undo
 from gpufix.runs_command import add_state_option, state_of
 from gpufix.session import Session
 from gpufix.ui import TerminalUi
@@ -51,6 +52,8 @@ def run(
     _fill_in(arguments, meant)
 
     def work(session: Session, request: Request, listeners: Sequence[Listener]) -> Result:
+        newer = [(other.id, other.state) for other in newer_runs(state, meant)]
+        session.ui.say(about_lines(meant.id, meant.state, meant.history, newer, session.ui.style))
         if resumes:
             return resuming.resume(session, request, meant, listeners)
         return undoing.undo(session, request, meant, arguments.step, listeners)

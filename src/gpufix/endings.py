@@ -80,6 +80,8 @@ def _what_stands(session: Session, walker: Walker) -> str:
 def _way_on(session: Session, walker: Walker) -> str:
     if not any(result.changed for result in walker.results):
         return t("Nothing was changed.")
+    if not session.lasts:
+        return ""
     return t("{command} looks again and goes on from here.", command=session.words("undo"))
 
 
@@ -122,12 +124,16 @@ def _held_note(session: Session, walker: Walker) -> str:
     unit = walker.latest.facts.unit.value
     held = unit is not None and not unit.running and not unit.will_start_by_itself
     if held and any(result.changed for result in walker.results):
-        return t(
-            "The kubelet is stopped and stays stopped until restart-kubelet has run: {command} goes on from here.",
-            command=session.words("resume"),
-        )
+        if session.lasts:
+            return t(
+                "The kubelet is stopped and stays stopped until restart-kubelet has run: {command} goes on from here.",
+                command=session.words("resume"),
+            )
+        return t("The kubelet is stopped and stays stopped until restart-kubelet has run.")
     if not any(result.changed for result in walker.results):
         return t("Nothing was changed.")
+    if not session.lasts:
+        return ""
     return t("{command} looks again and goes on from here.", command=session.words("resume"))
 
 

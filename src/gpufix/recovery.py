@@ -22,7 +22,7 @@ from gpufix.model import Status
 from gpufix.record import Listener
 from gpufix.resuming import take_up
 from gpufix.running import Course, Result, checked, held, look, present, simply, tell, walk_course
-from gpufix.runs import open_run
+from gpufix.runs import Run, open_run
 from gpufix.session import Hold, Reading, Session
 from gpufix.text import safe
 from gpufix.world.prompts import Interrupted, Option
@@ -36,20 +36,37 @@ def fitting(runbooks: Sequence[Runbook], reading: Reading) -> Runbook | None:
 
 def recover(session: Session, request: Request, listeners: Sequence[Listener] = ()) -> Result:
     """Raises GpufixError for what stops it before the first change."""
-    ui = session.ui
     reading = look(session)
     if request.plan is not None:
         _require_unmoved(request, session, reading)
-    book = fitting(request.books, reading)
+    changes = fitting(request.books, reading) is not None or _stopped(session, reading) is not None
+    if request.check or not changes:
+        return _recover(session, request, reading, None, listeners)
+    with held(session, reading) as (hold, seen):  # before a word of the diagnosis: who has the node is what counts
+        if request.plan is not None and seen is not reading:
+            _require_unmoved(request, session, seen)
+        return _recover(session, request, seen, hold, listeners)
+
+
+def _stopped(session: Session, reading: Reading) -> Run | None:
+    node = reading.facts.node.value
+    return open_run(session.state, session.node, node.uid if node else "")
+
+
+def _recover(
+    session: Session, request: Request, reading: Reading, hold: Hold | None, listeners: Sequence[Listener]
+) -> Result:
+    """``hold`` None: nothing is walked."""
+    ui = session.ui
+    book, stopped = fitting(request.books, reading), _stopped(session, reading)
     verdicts = judge(reading.facts, reading.diagnosis)
-    stopped = open_run(session.state, session.node, reading.facts.node.value.uid if reading.facts.node.value else "")
     offer = book is None and stopped is None
     ui.say(diagnosis_lines(reading.diagnosis, verdicts, book.id if book else None, ui.style, offer=offer))
     tell(
         listeners, "diagnosis", node=session.node, root_cause=reading.diagnosis.root_cause.id,
         status=str(reading.diagnosis.root_cause.status), runbook=book.id if book else None,
     )  # fmt: skip
-    if stopped is not None and request.check:
+    if stopped is not None and hold is None:
         told = t("The run {run} on this node is unfinished: gpufix recover offers it.", run=safe(stopped.id))
         ui.say(["", *ui.style.wrap(told)])
     elif stopped is not None and request.plan is not None:
@@ -66,8 +83,8 @@ def recover(session: Session, request: Request, listeners: Sequence[Listener] = 
             ),
             ExitStatus.BLOCKED,
         )
-    elif stopped is not None:
-        taken = take_up(session, request, stopped, reading, listeners, anew=True)
+    elif stopped is not None and hold is not None:
+        taken = take_up(session, request, stopped, reading, hold, listeners, anew=True)
         if taken is not None:
             return taken
         reading = look(session)
@@ -75,10 +92,7 @@ def recover(session: Session, request: Request, listeners: Sequence[Listener] = 
     if book is None:
         return _nothing_to_walk(session, reading, verdicts)
     _require_same_runbook(request, book, session.node)
-    if request.check:
-        return _walk(session, request, book, reading, None, listeners)
-    with held(session, reading) as (hold, reading):
-        return _walk(session, request, book, reading, hold, listeners)
+    return _walk(session, request, book, reading, hold, listeners)
 
 
 def _walk(

@@ -32,9 +32,11 @@ from gpufix.record import Listener, Record
 from gpufix.running import (
     POLL_SECONDS,
     Course,
+    OtherNode,
     Result,
     Settled,
     close_run,
+    close_words,
     held,
     held_words,
     look,
@@ -45,8 +47,8 @@ from gpufix.running import (
     wait_for_host,
     walk_course,
 )
-from gpufix.runs import Run, find_run, list_runs, require_own
-from gpufix.session import Hold, Reading, Session
+from gpufix.runs import Run, close, find_run, list_runs, require_own
+from gpufix.session import Hold, NodeGone, Reading, Session
 from gpufix.text import safe
 from gpufix.undoing import undo_run
 from gpufix.world.journal import Journal
@@ -55,13 +57,43 @@ from gpufix.world.prompts import Interrupted, Option
 
 def resume(session: Session, request: Request, run: Run, listeners: Sequence[Listener] = ()) -> Result:
     """Go on with ``run``. Raises GpufixError for what stops it before the first change."""
-    reading = look(session)
-    require_same_node(run, reading, session)
-    verdicts = judge(reading.facts, reading.diagnosis)
-    session.ui.say(diagnosis_lines(reading.diagnosis, verdicts, None, session.ui.style, offer=False))
-    result = take_up(session, request, run, reading, listeners)
+    try:
+        reading = look(session)
+        require_same_node(run, reading, session)
+    except (NodeGone, OtherNode) as error:
+        return _offer_to_close(session, request, run, error)
+    with held(session, reading) as (hold, reading):
+        verdicts = judge(reading.facts, reading.diagnosis)
+        session.ui.say(diagnosis_lines(reading.diagnosis, verdicts, None, session.ui.style, offer=False))
+        result = take_up(session, request, run, reading, hold, listeners)
     assert result is not None  # only a recovery may start anew
     return result
+
+
+def _offer_to_close(session: Session, request: Request, run: Run, error: GpufixError) -> Result:
+    """Its node is not there, so that nothing but closing it is left. Raises ``error`` where nobody can be asked."""
+    if not request.attended:
+        raise GpufixError(error.message, f"{error.hint} {close_words(run)}".strip(), error.exit_status)
+    ui, node = session.ui, session.node
+    ui.say(ui.style.wrap(t("It cannot be gone on with: {why}.", why=safe(error.message))))
+    ui.say(
+        ui.style.wrap(
+            t(
+                "Where that is the wrong cluster, quit, and point --kubeconfig and --context at the right one. "
+                "Where the node is gone for good, close the run."
+            )
+        )
+    )
+    options = [
+        Option("quit", t("quit, and decide later")),
+        Option("close", t("close it: what it did stays as it is")),
+    ]
+    try:
+        choice = ui.ask_choice(t("The run {run}:", run=run.id), options, "quit")
+    except Interrupted:
+        choice = "quit"
+    line = close(run, request.who) if choice == "close" else t("Left as it is. Nothing was changed.")
+    return Result(node, ExitStatus.DECLINED, line, ("", *ui.style.wrap(safe(line))))
 
 
 def take_up(
@@ -69,6 +101,7 @@ def take_up(
     request: Request,
     run: Run,
     reading: Reading,
+    hold: Hold,
     listeners: Sequence[Listener],
     anew: bool = False,
 ) -> Result | None:
@@ -77,12 +110,11 @@ def take_up(
     None: it is closed and a new run is wanted, which only ``anew`` offers.
     """
     try:
-        with held(session, reading) as (hold, seen):
-            run = _still_open(session, run)
-            reading = wait_for_host(session, seen)
-            if run.history.kind == "undo":
-                return _take_up_undo(session, request, run, reading, hold, listeners, anew)
-            return _TakenUp(session, request, run, hold, tuple(listeners), anew).go(reading)
+        run = _still_open(session, run)
+        reading = wait_for_host(session, reading)
+        if run.history.kind == "undo":
+            return _take_up_undo(session, request, run, reading, hold, listeners, anew)
+        return _TakenUp(session, request, run, hold, tuple(listeners), anew).go(reading)
     except Interrupted:
         return simply(session, reading, ExitStatus.INTERRUPTED, t("Interrupted. Nothing was changed."))
 

@@ -268,14 +268,9 @@ def _out(text: str) -> bool:
         return isinstance(error, BrokenPipeError)
 
 
-def guarded(arguments: argparse.Namespace, work: Callable[[], ExitStatus]) -> ExitStatus:
-    """Do ``work``; where it is refused and the answer is JSON, the refusal is the answer."""
-    try:
-        return work()
-    except GpufixError as error:
-        if arguments.output == "json":
-            _out(json.dumps(error_as_data(str(arguments.node), error), indent=2))
-        raise
+def answer_with(node: str, error: GpufixError) -> None:
+    """Where the answer is JSON, a refusal is the answer."""
+    _out(json.dumps(error_as_data(node, error), indent=2))
 
 
 # --- commands --------------------------------------------------------------------------------------------------------

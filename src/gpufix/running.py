@@ -245,10 +245,10 @@ def checked(
 
 
 def require_same_node(run: Run, reading: Reading, session: Session) -> None:
-    """Raises GpufixError (status 4) where the node is another one than that of ``run``, by the same name."""
+    """Raises OtherNode (status 4) where the node is another one than that of ``run``, by the same name."""
     node = reading.facts.node.value
     if node is not None and node.uid != run.node_uid:
-        raise GpufixError(
+        raise OtherNode(
             t(
                 "the run {run} was on another node of this name: its uid was {was}, here it is {now}",
                 run=run.id,
@@ -256,11 +256,19 @@ def require_same_node(run: Run, reading: Reading, session: Session) -> None:
                 now=node.uid,
             ),
             t(
-                "point --kubeconfig and --context at the cluster of the run; "
-                "a node that was made anew is recovered anew"
+                "point --kubeconfig and --context at the cluster of the run; {close}",
+                close=close_words(run),
             ),
             ExitStatus.BLOCKED,
         )
+
+
+class OtherNode(GpufixError):
+    """The node is another one than the run's, by the same name."""
+
+
+def close_words(run: Run) -> str:
+    return t("where its node is gone for good, {command} ends it", command=f"gpufix runs close {run.id}")
 
 
 def close_run(
@@ -334,11 +342,18 @@ class _Walk:
             self._keep_last_look(journal, walker.latest)
             return result
         except BaseException:
-            told = t(
-                "The run broke off. What it had done by then is in {journal}; {command} looks at the node and goes on.",
-                journal=journal.folder / "run.jsonl",
-                command=session.words("resume"),
-            )
+            if session.lasts:
+                told = t(
+                    "The run broke off. What it had done by then is in {journal}; "
+                    "{command} looks at the node and goes on.",
+                    journal=journal.folder / "run.jsonl",
+                    command=session.words("resume"),
+                )
+            else:
+                told = t(
+                    "The run broke off. What it had done by then is in {journal}.",
+                    journal=journal.folder / "run.jsonl",
+                )
             session.ui.say(["", *session.ui.style.wrap(told)])
             raise
         finally:

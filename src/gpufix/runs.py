@@ -12,7 +12,7 @@ from gpufix.errors import ExitStatus, GpufixError
 from gpufix.language import t
 from gpufix.text import did_you_mean
 from gpufix.world import runs as folders
-from gpufix.world.journal import process_began
+from gpufix.world.journal import Journal, process_began
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +110,16 @@ def find_run(state: Path, named: str) -> Run:
 
 
 def run_to_resume(state: Path, named: str | None) -> Run:
-    """The run that can be gone on with: by its id, the last of a node, or the only one that is open.
+    """The run that can be gone on with: by its id, else the newest of a node (the only node, where none is named) that
+    is open or goes on, and after which no other run changed that node.
 
     Raises GpufixError: status 2 where there is none or more than one, 8 for one that still runs.
     """
     runs = list_runs(state)
-    if named is None:
-        open_runs = [run for run in runs if run.is_open and not _later_than(run, runs)]
-        if len(open_runs) != 1:
-            told = ", ".join(run.id for run in open_runs) or t("none is unfinished")
-            raise GpufixError(t("which run?"), t("name a run or a node: {runs}", runs=told))
-        run = open_runs[0]
-    else:
-        # of a node, one that is open or goes on: runs that changed nothing may have come and gone after it
-        mine = [run for run in runs if run.node == named and (run.is_open or run.state == "running")]
-        by_id = any(run.id == named for run in runs)
-        run = mine[-1] if mine and not by_id else find_run(state, named)
+    run = next((run for run in runs if run.id == named), None)
+    if run is None:
+        going = [run for run in runs if (run.is_open or run.state == "running") and not _later_than(run, runs)]
+        run = _newest(going, named, t("none is unfinished")) or find_run(state, named or "")
     if run.state == "running":
         raise still_running(run)
     if not run.is_open:
@@ -144,30 +138,41 @@ def run_to_resume(state: Path, named: str | None) -> Run:
                 node=run.node,
                 later=later[-1].id,
             ),
-            t("{command} looks at the node anew", command=f"gpufix recover {run.node}"),
+            t(
+                "{command} looks at the node anew; {close} ends this one",
+                command=f"gpufix recover {run.node}",
+                close=f"gpufix runs close {run.id}",
+            ),
         )
     return run
 
 
+def _newest(runs: Sequence[Run], named: str | None, none: str) -> Run | None:
+    """The last of ``runs`` on the node ``named``, None where it has none; without a name, of the only node with any.
+
+    Raises GpufixError (status 2): which of them is meant is not known.
+    """
+    last = {run.node: run for run in runs}
+    if named is not None:
+        return last.get(named)
+    if len(last) != 1:
+        told = ", ".join(run.id for run in last.values()) or none
+        raise GpufixError(t("which run?"), t("name a run or a node: {runs}", runs=told))
+    return next(iter(last.values()))
+
+
 def run_to_undo(state: Path, named: str | None) -> Run:
-    """The last run of a node that changed something and was not undone: by its id, by the node, or the only one.
+    """The run that can be undone: by its id, else the newest of a node (the only node, where none is named) that
+    changed something and was not undone.
 
     Raises GpufixError: status 2 where there is none, 8 for one that still runs.
     """
     runs = [run for run in list_runs(state) if run.history.changed or run.id == named]
     mine = [run for run in runs if run.history.kind == "recover" and run.state not in ("undone", "unreadable")]
-    if named is None:
-        last = {run.node: run for run in mine}
-        if len(last) != 1:
-            told = ", ".join(run.id for run in last.values()) or t("none is left to undo")
-            raise GpufixError(t("which run?"), t("name a run or a node: {runs}", runs=told))
-        run = next(iter(last.values()))
-    else:
-        found = [run for run in mine if run.id == named] or [run for run in mine if run.node == named]
-        if not found:
-            run = find_run(state, named)
-            raise GpufixError(t("there is nothing to undo of {run}", run=named), _nothing_to_undo(run))
-        run = found[-1]
+    run = next((run for run in mine if run.id == named), None) or _newest(mine, named, t("none is left to undo"))
+    if run is None:
+        last = find_run(state, named or "")
+        raise GpufixError(t("there is nothing to undo of {run}", run=named), _nothing_to_undo(last))
     if run.state == "running":
         raise still_running(run)
     if not run.history.changed:
@@ -180,6 +185,53 @@ def run_to_undo(state: Path, named: str | None) -> Run:
             t("undo that one first: {command}", command=f"gpufix undo {later[-1].id}"),
         )
     return run
+
+
+def run_to_close(state: Path, named: str) -> Run:
+    """By its id, or the only open one of a node. Raises GpufixError: status 2 where it has ended, 8 while it runs."""
+    runs = list_runs(state)
+    found = [run for run in runs if run.id == named] or [run for run in runs if run.node == named and run.is_open]
+    if len(found) > 1:
+        raise GpufixError(t("which run?"), t("name one: {runs}", runs=", ".join(run.id for run in found)))
+    run = found[0] if found else find_run(state, named)
+    if run.state == "running":
+        raise still_running(run)
+    if run.state == "unreadable" or run.history.newer:
+        raise GpufixError(
+            t("the run {run} cannot be closed: its journal cannot be read by this gpufix", run=run.id),
+            t("once you have looked at it, take its folder away by hand: {folder}", folder=run.folder),
+        )
+    if not run.is_open:
+        told = t("the run {run} is {state}: there is nothing to close", run=run.id, state=word(run.state))
+        raise GpufixError(told, f"gpufix runs show {run.id}")
+    return run
+
+
+def close(run: Run, who: str) -> str:
+    """End ``run`` on record, with no look at its node. Returns the line that says so.
+
+    Raises GpufixError: status 8 while another process writes it, JournalError where it cannot be written.
+    """
+    line = t(
+        "The run {run} is closed by {who}: what it did stays as it is, and nothing was looked at or changed.",
+        run=run.id,
+        who=who,
+    )
+    journal = Journal.reopen(run.folder, run.history.seq)
+    try:
+        status = int(ExitStatus.DECLINED)
+        journal.write("run-end", exit_status=status, line=line, verdicts={}, changes=[], closed=True)
+    finally:
+        journal.close()
+    return line
+
+
+def newer_runs(state: Path, run: Run) -> list[Run]:
+    """The runs that changed a node of this name after ``run``, but for its own undoing; oldest first."""
+    return [
+        other for other in list_runs(state, run.node)
+        if (other.number, other.id) > (run.number, run.id) and other.history.changed and other.of != run.id
+    ]  # fmt: skip
 
 
 def _later_than(run: Run, runs: Sequence[Run]) -> list[Run]:
@@ -195,7 +247,11 @@ def _is_later(other: Run, run: Run) -> bool:
 
 def _nothing_to_undo(run: Run) -> str:
     if run.history.kind == "undo":
-        return t("it is an undo itself: {command} is the way back", command=f"gpufix recover {run.node}")
+        return t(
+            "the last run here, {run}, is an undo itself: {command} is the way back",
+            run=run.id,
+            command=f"gpufix recover {run.node}",
+        )
     return t("gpufix runs list shows the runs; the last one here is {run} ({state})", run=run.id, state=word(run.state))
 
 

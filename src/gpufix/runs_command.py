@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpufix.core.render.run_text import run_as_data, run_lines, run_row, table_lines
+from gpufix.core.render.terminal import Style
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.language import t
-from gpufix.runs import Run, find_run, list_runs, prune, to_prune
+from gpufix.language import mark, t
+from gpufix.runs import Run, close, find_run, list_runs, prune, require_own, run_to_close, to_prune
+from gpufix.text import safe
 from gpufix.ui import style_for
-from gpufix.world.journal import state_folder
+from gpufix.world import prompts
+from gpufix.world.journal import operator, state_folder
+from gpufix.world.prompts import Option
 
 KEEP = 10
 
@@ -46,9 +51,20 @@ def add_options(parser: argparse.ArgumentParser, parser_class: type[argparse.Arg
     pruning = commands.add_parser("prune", help="take away old finished runs; what is not finished stays")
     pruning.add_argument("--keep", type=_count, default=KEEP, help=f"of each node (default: {KEEP})")
     pruning.add_argument("--dry-run", action="store_true", help="say what would go, and leave it")
-    for command in (listing, show, pruning):
+    closing = commands.add_parser(
+        "close", help="end a run that cannot be gone on with: its node is gone, or another one"
+    )
+    closing.add_argument("run", metavar="RUN|NODE", help="its id, or a node: then its only unfinished run")
+    closing.add_argument("-y", "--yes", action="store_true", help="close it without asking")
+    for command in (listing, show, pruning, closing):
         add_state_option(command)
         command.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+
+
+def command_of(arguments: argparse.Namespace, verb: str) -> str:
+    """By which command a person does ``verb`` with these runs; ``arguments.words`` says where it is another one."""
+    words: Mapping[str, str] = getattr(arguments, "words", {})
+    return words.get(verb, f"gpufix {verb}")
 
 
 def _count(text: str) -> int:
@@ -64,7 +80,11 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
         if as_json:
             print(json.dumps(_data(one), indent=2))
         else:
-            print("\n".join(run_lines(one.id, str(one.folder), one.state, one.history, style)))
+            print(
+                "\n".join(
+                    run_lines(one.id, str(one.folder), one.state, one.history, style, command_of(arguments, "recover"))
+                )
+            )
         return ExitStatus.OK
     if arguments.runs_command == "list":
         runs = list_runs(state, arguments.of_node)
@@ -75,6 +95,8 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
         else:
             print(t("no runs"))
         return ExitStatus.OK
+    if arguments.runs_command == "close":
+        return _close(arguments, state, style)
     gone = to_prune(list_runs(state), arguments.keep)
     if not arguments.dry_run:
         prune(gone)
@@ -84,6 +106,32 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
         told = t("{n} would be pruned", n=len(gone)) if arguments.dry_run else t("{n} pruned", n=len(gone))
         print("\n".join([*(one.id for one in gone), told]))
     return ExitStatus.OK
+
+
+def _close(arguments: argparse.Namespace, state: Path, style: Style) -> ExitStatus:
+    one, as_json = run_to_close(state, arguments.run), arguments.output == "json"
+    require_own(one)
+    if not arguments.yes:
+        if as_json:
+            raise GpufixError("-o json leaves no room for a question", "give --yes")
+        prompts.check_terminal("run it in a terminal; without one give --yes")
+        recover, resume = command_of(arguments, "recover"), command_of(arguments, "resume")
+        print("\n".join([*run_lines(one.id, str(one.folder), one.state, one.history, style, recover), ""]))
+        half_way = t("If it only stopped half-way, {command} is what you want.", command=resume)
+        print("\n".join(style.wrap(f"{t(CLOSING)} {half_way}")))
+        options = [Option("keep", t("leave it as it is")), Option("close", t("close it: what it did stays as it is"))]
+        if prompts.ask_choice(t("The run {run}:", run=one.id), options, "keep") == "keep":
+            print(t("Left as it is. Nothing was changed."))
+            return ExitStatus.DECLINED
+    line = close(one, operator())
+    print(json.dumps(_data(find_run(state, one.id)), indent=2) if as_json else "\n".join(style.wrap(safe(line))))
+    return ExitStatus.OK
+
+
+CLOSING = mark(
+    "Its node is not looked at. A run that is closed is not offered any more and cannot be gone on with; what it "
+    "changed can still be undone while the node is there."
+)
 
 
 def _data(one: Run) -> dict[str, object]:

@@ -77,6 +77,10 @@ class NoHold:
         pass
 
 
+class NodeGone(GpufixError):
+    """The cluster has no node of this name (status 2)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One look at the world, read and judged."""
@@ -137,11 +141,13 @@ class Session:
         clock: Clock = time,
         state: Path | None = None,
         words: Mapping[str, str] | None = None,
+        lasts: bool = True,
     ) -> None:
         """``state``: the folder that holds the journals of runs. ``words``: by which command a person does what
-        ``gpufix VERB NODE`` does elsewhere."""
+        ``gpufix VERB NODE`` does elsewhere. ``lasts``: the node is there after this walk, to be gone on with."""
         self.state = state if state is not None else state_folder()
         self._words = words or {}
+        self.lasts = lasts
         self.node = node
         self.host = host
         self.access = access
@@ -223,7 +229,7 @@ class Session:
         nodes = parse_snapshot(snapshot).nodes
         if nodes.value is not None and self.node not in (names := [node.name for node in nodes.value]):
             told = t("the cluster has no node {node}", node=repr(self.node))
-            raise GpufixError(told, did_you_mean(self.node, names))
+            raise NodeGone(told, did_you_mean(self.node, names))
         if self._host_trouble is Trouble.NO_HOST:
             where = ", ".join(self.access.inventory) or default_inventory()
             if not where:

@@ -136,6 +136,11 @@ def stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+def moment(when: datetime) -> str:
+    """For people, everywhere: ``2026-12-02 08:43:27 UTC``."""
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def nearest(word: str, choices: Iterable[str], count: int = 3) -> list[str]:
     """The choices closest to ``word``, best first."""
     return difflib.get_close_matches(word, list(choices), n=count, cutoff=0.5)
@@ -167,13 +172,12 @@ def duration(delta: timedelta) -> str:
 
 
 def ago(since: datetime | None, as_of: datetime | None) -> str:
-    """``since 2026-08-12 04:11 UTC (112 d 4 h)``; empty when the start is not known."""
+    """``since 2026-08-12 04:11:09 UTC (112 d 4 h)``; empty when the start is not known."""
     if since is None:
         return ""
-    moment = since.strftime("%Y-%m-%d %H:%M:%S")
     if as_of is None:
-        return t("since {moment} UTC", moment=moment)
-    return t("since {moment} UTC ({duration})", moment=moment, duration=duration(as_of - since))
+        return t("since {moment}", moment=moment(since))
+    return t("since {moment} ({duration})", moment=moment(since), duration=duration(as_of - since))
 
 
 def size(kib: int) -> str:

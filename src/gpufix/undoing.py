@@ -23,6 +23,7 @@ from gpufix.running import (
     Result,
     Settled,
     checked,
+    close_words,
     held,
     look,
     present,
@@ -32,13 +33,16 @@ from gpufix.running import (
     walk_course,
 )
 from gpufix.runs import Run, run_to_undo
-from gpufix.session import Hold, Reading, Session
+from gpufix.session import Hold, NodeGone, Reading, Session
 from gpufix.text import did_you_mean, safe
 
 
 def undo(session: Session, request: Request, run: Run, only: str = "", listeners: Sequence[Listener] = ()) -> Result:
     """Undo ``run``, or the one step ``only`` of it. Raises GpufixError for what stops it before the first change."""
-    reading = look(session)
+    try:
+        reading = look(session)
+    except NodeGone as error:
+        raise GpufixError(error.message, f"{error.hint} {close_words(run)}".strip(), error.exit_status) from None
     require_same_node(run, reading, session)
     if request.check:
         return undo_run(session, request, run, only, reading, None, listeners)

@@ -11,7 +11,8 @@ import pytest
 from labnode import LabNode
 
 LONG_FILES = (
-    "test_by_hand.py", "test_continue.py", "test_kills.py", "test_korean.py", "test_recover.py", "test_unattended.py",
+    "test_by_hand.py", "test_continue.py", "test_kills.py", "test_korean.py", "test_left_behind.py", "test_recover.py",
+    "test_unattended.py",
 )  # fmt: skip
 LONG = (
     "[incident]", "[label-already-set]", "[no-operator]", "[old-kubelet]", "[swap-from-a-unit]", "[wrong-order]",

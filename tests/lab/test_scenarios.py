@@ -125,11 +125,14 @@ def test_the_wrong_order_by_hand_kills_the_job_and_diagnose_tells_it(
 
 def test_up_status_shell_recover_and_down(lab_folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     gpufix = Gpufix([])
-    assert "No practice lab is up" in gpufix.run("lab", "status").stdout
+    none = gpufix.run("lab", "status")
+    assert "No practice lab is up" in none.stdout and none.returncode == 3
     up = gpufix.run("lab", "up", "--scenario", "too-little-memory")
     assert up.returncode == 0, up.stderr
     try:
-        status = gpufix.run("lab", "status").stdout
+        told = gpufix.run("lab", "status")
+        status = told.stdout
+        assert told.returncode == 0
         assert "omen2: Ready=Unknown, kubelet activating, swap on" in status
         again = gpufix.run("lab", "up")
         assert again.returncode == 2

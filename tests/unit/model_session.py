@@ -77,6 +77,7 @@ class ModelSession:
     host = model.NODE
     access = Access(("inventory",))
     cluster_access = ClusterAccess()
+    lasts = True
 
     def __init__(
         self, world: World, ui: Ui, meanwhile: Callable[[World], World], ends: Callable[[Sequence[Any]], Any]

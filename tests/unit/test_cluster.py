@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +18,7 @@ import pytest
 
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.world.cluster import Cluster, ClusterAccess, api_error, read_cluster, trim, trim_pod
+from gpufix.world.runs import sweep
 
 Answer = tuple[int, Any]
 
@@ -200,3 +205,46 @@ def test_what_may_carry_a_secret_is_left_out() -> None:
     }
     assert "hunter2" not in json.dumps([trim(vm), trim_pod(pod)])
     assert vm["spec"]["template"]["spec"]["volumes"], "the caller's object is left as it was"
+
+
+KEEPS_A_KEY = """
+import base64, json, sys, time
+from gpufix.world.runs import sweep
+from gpufix.world.cluster import Cluster, ClusterAccess
+Cluster(ClusterAccess(sys.argv[1]))
+print("read", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_the_key_of_a_kubeconfig_does_not_outlive_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """The client writes it to a file, which a kill would leave."""
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    key = "-----BEGIN PRIVATE KEY-----\nMHcCAQEEIMade4Up\n-----END PRIVATE KEY-----\n"
+    user = {"client-key-data": base64.b64encode(key.encode()).decode(), "client-certificate-data": "bm9uZQ=="}
+    config = {
+        "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": user}],
+    }  # fmt: skip
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    child = subprocess.Popen(
+        [sys.executable, "-c", KEEPS_A_KEY, str(tmp_path / "kubeconfig")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(scratch)},
+    )  # fmt: skip
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"read\n"
+    for path in scratch.rglob("*"):
+        if path.is_file() and b"Made4Up" in path.read_bytes():  # for as long as it lives, for this user only
+            assert (scratch / path.relative_to(scratch).parts[0]).stat().st_mode & 0o077 == 0
+    if killed:
+        child.kill()
+    child.communicate()
+    sweep()
+    assert list(scratch.iterdir()) == []

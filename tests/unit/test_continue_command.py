@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from model_session import BOOK, ModelSession, Ui, calm, whole
 from order_model import NODE, World
 
-from gpufix import cli, recovery, runs
+from gpufix import cli, recovery, resources, runs
 from gpufix import walk as walk_module
 from gpufix.consents import Request
 from gpufix.world import runs as folders
@@ -135,6 +136,18 @@ def test_a_number_that_counts_nothing_does_not_end_the_counting(run: Any, number
     assert runs.next_number(state_folder()) == 1
 
 
+def test_which_run_it_is_about_comes_before_anything_else(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rewrite(at="2026-12-02T08:43:27.123456Z")
+    capsys.readouterr()
+    run("undo", NODE, "--check")
+    (one,) = runs.list_runs(state_folder())
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.startswith(
+        f"Run {one.id} on omen2: revive-kubelet-swap, begun 2026-12-02 08:43:27 UTC by tester@bench; stopped. "
+        "It acted in: relabel, stop-vfio-manager."
+    )
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +180,18 @@ def test_only_options_that_there_are_are_named(
         (("resume", "nobody", "-o", "json", "--answers", "none.yml"), 2),
         (("resume", NODE, "-o", "json"), 2),
         (("resume", NODE, "-o", "json", "--answers", "none.yml"), 2),
+        (("resume", NODE, "--no-such-option", "-o", "json"), 2),
+        (("runs", "show", "nobody", "-o", "json"), 2),
+        (("runs", "list", "-o", "json", "--state-dir", "~nobody-of-this-name/x"), 2),
+        (("runs", "prune", "--keep", "some", "--output=json"), 2),
+        (("runs", "close", NODE, "-ojson"), 2),
+        (("diagnose", "omen2", "-o", "json", "--snapshot", "none"), 2),
+        (("diagnose", "No Node", "-o", "json"), 2),
+        (("diagnose", "-o", "json"), 2),
+        (("show", "none.json", "-o", "json"), 2),
+        (("plan", "omen2", "-o", "json", "--answers", "none.yml"), 2),
+        (("recover", "omen2", "-o", "json"), 2),
+        (("lab", "recover", "-o", "json", "--answers", "none.yml", "--dir", "lab", "--scenario", "none"), 2),
     ],
 )
 def test_a_refusal_is_json_where_json_was_asked_for(
@@ -174,7 +199,40 @@ def test_a_refusal_is_json_where_json_was_asked_for(
 ) -> None:
     capsys.readouterr()
     assert run(*words) == status
-    assert json.loads(capsys.readouterr().out)["exit_status"] == status
+    told = capsys.readouterr()
+    data = json.loads(told.out)
+    assert (data["version"], data["error"], data["exit_status"]) == (1, True, status)
+    assert f"gpufix: {data['line']}" in told.err
+    jsonschema.validate(data, resources.result_schema())
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "line"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ZeroDivisionError("x"), 1, "internal error: ZeroDivisionError: x"),
+    ],
+)
+def test_what_breaks_a_command_off_is_json_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, status: int, line: str
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise raised
+
+    monkeypatch.setattr(runs, "list_runs", broken)
+    monkeypatch.setattr("gpufix.runs_command.list_runs", broken)
+    capsys.readouterr()
+    assert cli.main(["runs", "list", "-o", "json"]) == status
+    told = capsys.readouterr()
+    data = json.loads(told.out)
+    assert (data["exit_status"], data["line"]) == (status, line) and line in told.err
+
+
+@pytest.mark.parametrize("words", [("report", "nobody", "-o", "json"), ("runbook", "No Node", "-o", "json")])
+def test_a_file_that_is_called_json_is_no_wish_for_it(capsys: pytest.CaptureFixture[str], words: Any) -> None:
+    capsys.readouterr()
+    assert cli.main(list(words)) == 2
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("verb", ["resume", "undo"])

@@ -16,6 +16,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from markdown_lint import complaints
 from model_session import BOOK, ModelSession, Ui, calm, whole
 from order_model import NODE, World
 from snapshots_for_tests import CASES, case, diagnosis
@@ -380,6 +381,15 @@ def test_hostile_text_is_only_text_in_html() -> None:
     assert "{{ 7*7 }}" in "".join(tree.itertext())
     assert "\x1b" not in text
     assert "\u202e" not in text
+
+
+def test_the_markdown_passes_a_linter(tmp_path: Path) -> None:
+    reports = {
+        "recovered": made(with_looks(recover(session()))),
+        "no-looks": made(recover(session())),
+        "hostile": hostile(),
+    }
+    assert complaints({name: page(report) for name, report in reports.items()}, tmp_path) == []
 
 
 def test_hostile_text_is_only_text_in_markdown() -> None:

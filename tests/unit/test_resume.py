@@ -20,12 +20,13 @@ from gpufix.core.answers import load_answers
 from gpufix.core.answers_format import sample
 from gpufix.core.fold import PlayResult, Trouble
 from gpufix.core.plan_data import Given
-from gpufix.core.render.run_text import standing_lines
+from gpufix.core.render.run_text import about_lines, standing_lines
 from gpufix.core.render.terminal import Style
 from gpufix.core.run_history import read_history, steps_of
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.model import Facts, Observation
-from gpufix.runs import Run, find_run, list_runs, open_run, run_to_resume, run_to_undo, to_prune
+from gpufix.runs import Run, find_run, list_runs, newer_runs, open_run, run_to_resume, run_to_undo, to_prune
+from gpufix.session import NodeGone
 from gpufix.world.journal import JOURNAL, Journal, state_folder
 
 INCIDENT = World()
@@ -1089,3 +1090,121 @@ def test_prune_leaves_what_can_be_gone_on_with() -> None:
     one.ui.choose = choose(**{"The run": "new"})
     recover(one)
     assert [run.number for run in to_prune(list_runs(state_folder()), 0)] == [1, 2]
+
+
+def test_one_rule_says_which_run_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a node and without, the same one is chosen: the newest that can be gone on with."""
+    one = killed(monkeypatch, "step-result", "relabel")
+    as_of(list_runs(state_folder())[0], node_uid="of-the-node-before")
+    assert run_to_resume(state_folder(), None).id == run_to_resume(state_folder(), NODE).id
+    one.ui.choose = choose(disable_swap="quit")
+    one.world = INCIDENT
+    assert recover(one).status is ExitStatus.DECLINED
+    first, second = list_runs(state_folder())
+    assert (first.state, second.state) == ("unfinished", "stopped")
+    for named in (None, NODE):
+        assert run_to_resume(state_folder(), named).id == second.id
+        assert run_to_undo(state_folder(), named).id == second.id
+    as_of(first, node="omen9")
+    for find in (run_to_resume, run_to_undo):
+        with pytest.raises(GpufixError, match="which run") as caught:
+            find(state_folder(), None)
+        assert first.id in caught.value.hint and second.id in caught.value.hint
+
+
+def as_of(run: Run, **start: Any) -> None:
+    """Change the first line of a journal."""
+    first, *rest = lines_of(run)
+    (run.folder / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in [{**first, **start}, *rest]))
+
+
+def test_undoing_an_older_run_says_that_it_is_not_the_newest() -> None:
+    one = session(INCIDENT)
+    recover(one)
+    one.world = INCIDENT
+    recover(one)
+    first, second = list_runs(state_folder())
+    assert newer_runs(state_folder(), second) == []
+    undo(one)
+    run = run_to_undo(state_folder(), NODE)
+    assert run.id == first.id
+    newer = [(other.id, other.state) for other in newer_runs(state_folder(), run)]
+    assert newer[0] == (second.id, "undone")
+    told = about_lines(run.id, run.state, run.history, newer, Style(width=300))
+    assert told[0].startswith(f"Run {first.id} on omen2: revive-kubelet-swap, begun 2") and " UTC by tester@" in told[0]
+    assert told[1] == "  It acted in: relabel, stop-vfio-manager, disable-swap, restart-kubelet."
+    assert f"! It is not the newest run on omen2. After it came: {second.id} (undone)" in told[2]
+
+
+# --- a node that is gone ---------------------------------------------------------------------------------------------
+
+
+def gone(monkeypatch: pytest.MonkeyPatch, how: str) -> ModelSession:
+    """After a recovery that was killed; then the node was deleted, and perhaps made anew."""
+    one = killed(monkeypatch, "step-result", "relabel")
+    if how == "made anew":
+        as_of(list_runs(state_folder())[0], node_uid="of-the-node-before")
+        return one
+
+    def read() -> Any:
+        raise NodeGone("the cluster has no node 'omen2'", "there is: omen1")
+
+    monkeypatch.setattr(one, "read", read)
+    return one
+
+
+@pytest.mark.parametrize("how", ["deleted", "made anew"])
+@pytest.mark.parametrize("choice", ["close", "quit"])
+def test_a_run_of_a_node_that_is_gone_can_be_closed_and_pruned(
+    monkeypatch: pytest.MonkeyPatch, how: str, choice: str
+) -> None:
+    one = gone(monkeypatch, how)
+    before, asked = one.world, list[Sequence[str]]()
+    one.ui.choose = lambda message, options: asked.append(options) or choice  # type: ignore[func-returns-value]
+    result = resume(one)
+    assert (result.status, one.world, asked) == (ExitStatus.DECLINED, before, [["quit", "close"]])
+    assert "It cannot be gone on with: the " in one.ui.text
+    (run,) = list_runs(state_folder())
+    assert run.state == ("finished" if choice == "close" else "unfinished")
+    assert [one.id for one in to_prune([run], 0)] == ([run.id] if choice == "close" else [])
+
+
+@pytest.mark.parametrize(("how", "status"), [("deleted", 2), ("made anew", 4)])
+def test_without_a_person_the_way_to_close_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str, status: int
+) -> None:
+    one = gone(monkeypatch, how)
+    (run,) = list_runs(state_folder())
+    for go_on in (lambda: resume(one, request=answered(tmp_path)), lambda: undo(one)):
+        with pytest.raises(GpufixError) as caught:
+            go_on()
+        assert caught.value.exit_status == status
+        assert f"gpufix runs close {run.id} ends it" in caught.value.hint
+    assert find_run(state_folder(), run.id).state == "unfinished"
+
+
+# --- the lock comes first --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["recover", "resume", "recover again"])
+def test_a_held_lock_is_told_before_the_diagnosis(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    one = killed(monkeypatch, "step-result", "relabel") if verb != "recover" else session(INCIDENT)
+    one.ui.said.clear()
+
+    @contextmanager
+    def hold() -> Iterator[Any]:
+        raise GpufixError("omen2 is being recovered by jane@other", "let that run end", ExitStatus.LOCKED)
+        yield
+
+    monkeypatch.setattr(one, "hold", hold)
+    with pytest.raises(GpufixError, match="is being recovered by jane@other") as caught:
+        resume(one) if verb == "resume" else recover(one)
+    assert caught.value.exit_status is ExitStatus.LOCKED
+    assert one.ui.said == []
+
+
+def test_no_lock_is_asked_for_where_nothing_is_to_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = session(INCIDENT)
+    one.finding = replace(SICK, id="client-cert-expired")
+    monkeypatch.setattr(one, "hold", lambda: pytest.fail("asked for"))
+    assert recover(one).status is ExitStatus.DECLINED

@@ -23,7 +23,7 @@ from gpufix.consents import Request
 from gpufix.core.run_history import read_history, steps_of, unsettled
 from gpufix.world import runs as folders
 from gpufix.world.journal import process_began
-from gpufix.world.playbooks import PRIVATE
+from gpufix.world.private import PRIVATE
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +135,59 @@ def test_the_list_is_empty_where_there_are_none(capsys: pytest.CaptureFixture[st
     assert "there are no runs in" in show(capsys, "show", NODE, status=2)
 
 
+def died(journal: Path) -> None:
+    """Its process is gone, and it has not ended."""
+
+    def change(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**line, "pid_began": "another life"} for line in lines if line["event"] != "run-end"]
+
+    rewrite(journal, change)
+
+
+def test_a_run_can_be_closed_with_no_look_at_its_node(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    died(journal)
+    assert "no terminal" in show(capsys, "close", NODE, status=2)
+    assert "give --yes" in show(capsys, "close", NODE, "-o", "json", status=2)
+    told = " ".join(show(capsys, "close", NODE, "--yes").split())
+    assert f"The run {journal.parent.name} is closed by " in told and "nothing was looked at" in told
+    data = json.loads(show(capsys, "show", NODE, "-o", "json"))
+    assert (data["state"], data["exit_status"]) == ("finished", 3)
+    assert "there is nothing to close" in show(capsys, "close", NODE, "--yes", status=2)
+    show(capsys, "prune", "--keep", "0")
+    assert show(capsys, "list") == "no runs\n"
+
+
+@pytest.mark.parametrize(("choice", "status", "state"), [("keep", 3, "unfinished"), ("close", 0, "finished")])
+def test_closing_is_asked_for(
+    journal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, choice: str, status: int,
+    state: str,
+) -> None:  # fmt: skip
+    died(journal)
+    monkeypatch.setattr("gpufix.runs_command.prompts.check_terminal", lambda unattended: None)
+    monkeypatch.setattr("gpufix.runs_command.prompts.ask_choice", lambda message, options, default: choice)
+    told = show(capsys, "close", journal.parent.name, status=status)
+    assert "unfinished" in told and "Its node is not looked at." in told, "what it is, before it is asked"
+    assert json.loads(show(capsys, "show", NODE, "-o", "json"))["state"] == state
+
+
+def test_a_run_that_goes_on_or_cannot_be_read_is_not_closed(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rewrite(journal, lambda lines: [line for line in lines if line["event"] != "run-end"])
+    assert "is going on" in show(capsys, "close", NODE, "--yes", status=8)
+    died(journal)
+    rewrite(journal, lambda lines: [*lines, {**lines[-1], "v": 2}])
+    assert "cannot be read by this gpufix" in show(capsys, "close", NODE, "--yes", status=2)
+    journal.write_text("")
+    told = show(capsys, "close", journal.parent.name, "--yes", status=2)
+    assert str(journal.parent) in told, "the way to be rid of it"
+
+
+def test_times_are_told_as_a_diagnosis_tells_them(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rewrite(journal, lambda lines: [{**line, "at": "2026-12-02T08:43:27.123456Z"} for line in lines])
+    told = show(capsys, "show", NODE)
+    assert "began       2026-12-02 08:43:27 UTC" in told and "ended       2026-12-02 08:43:27 UTC" in told
+    assert "2026-12-02T08" not in told
+
+
 def test_a_run_of_a_living_process_is_running(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rewrite(journal, lambda lines: [line for line in lines if line["event"] != "run-end"])
     assert " running " in show(capsys, "list"), "this process wrote it, and lives"
@@ -192,8 +245,8 @@ def test_a_folder_says_by_a_lock_whether_its_gpufix_lives(tmp_path: Path, monkey
     """Process numbers say nothing of another container that shares the temporary folder."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     command = (
-        "import sys, tempfile; tempfile.tempdir = sys.argv[1]; from gpufix.world import playbooks\n"
-        "with playbooks._private_folder() as folder:\n    print(folder, flush=True); input()\n"
+        "import sys, tempfile; tempfile.tempdir = sys.argv[1]; from gpufix.world import private\n"
+        "with private.private_folder() as folder:\n    print(folder, flush=True); input()\n"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", command, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

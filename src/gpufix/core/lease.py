@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from gpufix.core.parse import times
 from gpufix.language import t
 from gpufix.text import stamp
 
@@ -61,7 +62,7 @@ class Holder:
         about = [t("process {pid}", pid=self.pid)] if self.pid else []
         about += [t("run {run}", run=self.run)] if self.run else []
         about += [t("at {step}", step=self.step)] if self.step else []
-        about += [t("since {moment}", moment=self.since)] if self.since else []
+        about += [t("since {moment}", moment=times.told(self.since))] if self.since else []
         return f"{self.person} ({', '.join(about)})" if about else self.person
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -11,15 +12,15 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 
-from gpufix import resources
+from gpufix import resources, runs
 from gpufix.core.render.terminal import Style
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.lab.scenario import JOB, Scenario, job_state, load_scenario
-from gpufix.lab.server import LOG, Lab, environment, only_one, read_mark, tools_folder
+from gpufix.lab.server import LOG, STATE, Lab, environment, only_one, read_mark, tools_folder
 from gpufix.lab.tools import TOOLS
 from gpufix.language import t
 from gpufix.text import columns, did_you_mean, padded, safe
@@ -35,6 +36,33 @@ _PATIENCE = 30.0
 def default_folder() -> Path:
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "gpufix" / "lab"
+
+
+def state_of(folder: Path) -> Path:
+    """Where the runs in the lab of ``folder`` keep their journals."""
+    return folder / STATE / "gpufix"
+
+
+VERBS = ("recover", "resume", "undo", "runs", "report")
+"""The commands that a lab has too, for its own runs."""
+_COMMANDS = re.compile(rf"\bgpufix ({'|'.join(VERBS)})\b")
+
+
+def in_lab(text: str, folder: Path) -> str:
+    """``text`` with the commands that it names as they are for the lab in ``folder``."""
+    return _COMMANDS.sub(lambda match: f"gpufix lab {match[1]}{_extra(folder)}", text)
+
+
+def _extra(folder: Path) -> str:
+    return "" if folder == default_folder() else f" --dir {shlex.quote(str(folder))}"
+
+
+def close_runs(folder: Path) -> None:
+    """A run of a lab that is gone cannot be gone on with: its node is gone with it."""
+    for run in runs.list_runs(state_of(folder)):
+        if run.is_open:
+            with suppress(GpufixError):  # its journal cannot be written: then it stays as it is, and can be pruned away
+                runs.close(run, "the practice lab, which has ended")
 
 
 def scenarios() -> list[Scenario]:
@@ -66,7 +94,7 @@ def list_lines() -> list[str]:
 @contextmanager
 def running(folder: Path, scenario: Scenario, pace: float) -> Iterator[Lab]:
     """A lab that lives as long as this block, and this process's environment pointed at it."""
-    with only_one(folder), Lab(folder, scenario, pace) as lab:
+    with only_one(folder), _runs_end(folder), Lab(folder, scenario, pace) as lab:
         before = dict(os.environ)
         os.environ.update(environment(lab.folder, lab.node))
         try:
@@ -76,11 +104,21 @@ def running(folder: Path, scenario: Scenario, pace: float) -> Iterator[Lab]:
             os.environ.update(before)
 
 
+@contextmanager
+def _runs_end(folder: Path) -> Iterator[None]:
+    """Runs end with their lab: with this one, and those of one that was killed before it starts."""
+    close_runs(folder)
+    try:
+        yield
+    finally:
+        close_runs(folder)
+
+
 def serve(folder: Path, scenario: Scenario, pace: float) -> None:
     """Be the lab until SIGTERM or SIGINT."""
     signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    with only_one(folder), Lab(folder, scenario, pace, stays=True):
+    with only_one(folder), _runs_end(folder), Lab(folder, scenario, pace, stays=True):
         signal.sigwait(signals)
 
 
@@ -110,14 +148,23 @@ def epilogue(lab: Lab, recovered: bool, style: Style) -> list[str]:
         t("a look first, which changes nothing: {command}", command=f"gpufix diagnose {lab.node} -i inventory"),
         t("and the walk: {command}", command=f"gpufix recover {lab.node} -i inventory"),
     ]
+    shown, drafted = (
+        f"gpufix lab {words}"
+        for words in (f"runs{_extra(lab.folder)} show {lab.node}", f"report{_extra(lab.folder)} {lab.node}")
+    )
     lines += [
+        *style.wrap(t("What was done, from the journal: {command}", command=shown)),
+        *style.wrap(t("As a draft of a postmortem: {command}", command=drafted)),
         *style.wrap(t("This was the practice lab: nothing outside its folder was touched. On a real node you need")),
         *(line for need in needs for line in style.wrap(f"- {need}", 2, 2)),
         *style.wrap(t("Other scenarios: gpufix lab list. By hand: gpufix lab up, gpufix lab shell.")),
     ]
     if not recovered:
-        told = t("This lab ends with the walk. To stop half-way and go on: gpufix lab up, then gpufix lab recover.")
-        lines += style.wrap(told)
+        ends = t("This lab ends now, and its node with it, so that this run cannot be gone on with.")
+        other = t(
+            "To stop half-way and go on, start one that stays: gpufix lab up, then gpufix lab recover, resume, undo."
+        )
+        lines += [*style.wrap(ends), *style.wrap(other)]
     return lines
 
 
@@ -165,10 +212,10 @@ def up(folder: Path, scenario: Scenario, pace: float) -> list[str]:
 
 
 def _ways_in(folder: Path, node: str) -> list[str]:
-    extra = "" if folder == default_folder() else f" --dir {shlex.quote(str(folder))}"
+    extra = _extra(folder)
     return [
         f"  gpufix lab shell{extra}    a shell on {node}, with kubectl and gpufix pointed at the lab",
-        f"  gpufix lab recover{extra}  the walk",
+        f"  gpufix lab recover{extra}  the walk; then resume, undo, runs and report in place of recover",
         f"  gpufix lab down{extra}     ends it",
     ]
 

@@ -5,6 +5,7 @@ Everything is read as plain JSON (``_preload_content=False``): 2,000 nodes cost 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -12,16 +13,18 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.language import mark, t
 from gpufix.text import redact, redact_all
+from gpufix.world.private import private_folder
 
 ClusterFiles = tuple[dict[str, str], dict[str, str]]
 PAGE = 500
@@ -74,6 +77,15 @@ class ClusterAccess:
         return t("no kubeconfig at {files}", files=", ".join(str(path) for path in files))
 
 
+@cache
+def _scratch() -> Path:
+    """Where the client writes the certificates and the key that stand in a kubeconfig as data: it reads them again at
+    each connection, and takes them away when this process ends, but not when it is killed."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(private_folder())
+
+
 class Cluster:
     """A connection to one API server. Raises GpufixError (status 2) when the kubeconfig cannot be used."""
 
@@ -93,7 +105,9 @@ class Cluster:
         try:
             configuration = client.Configuration()
             load = cast("Callable[..., None]", config.load_kube_config)
-            load(path, context=access.context or None, client_configuration=configuration)
+            load(
+                path, context=access.context or None, client_configuration=configuration, temp_file_path=str(_scratch())
+            )
         except (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             text = " ".join(str(error).split()) or type(error).__name__
             raise GpufixError(

@@ -7,25 +7,17 @@ applies nothing), which is gone when the run ends: what ansible-runner leaves th
 from __future__ import annotations
 
 import configparser
-import fcntl
 import os
-import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.language import t
+from gpufix.world.private import private_folder
 
-PRIVATE = "gpufix-run-"
-"""How the private folders of ansible-runner begin, in the temporary folder. They hold the environment of a run."""
-OWNER = "gpufix.lock"
-"""The file in it that its gpufix keeps locked for as long as it lives, in whichever process namespace that is."""
-_UNBORN = "gpufix-new-"
 Event = Mapping[str, Any]
 OnEvent = Callable[[Event], None]
 
@@ -92,14 +84,18 @@ class PlaybookRunner:
                 broken.append(error)
             return False  # nothing of the event is kept on disk
 
-        with _private_folder() as folder:
+        with private_folder() as folder:
+            (folder / "env").mkdir(mode=0o700)
+            # suppress_env_files drops settings=, so they are written here; 1 s between looks at the kill switch
+            settings = "pexpect_timeout: 1\nsuppress_output_file: true\n"
+            (folder / "env" / "settings").write_text(settings, encoding="utf-8")
             runner = ansible_runner.run(
                 private_data_dir=str(folder),
                 project_dir=str(Path.cwd()),
                 playbook=str(playbook),
                 cmdline=" ".join(self._arguments(check)),
                 extravars={**self.extra, **variables},
-                envvars=ansible_environment(self.access.ssh_timeout),
+                envvars={**ansible_environment(self.access.ssh_timeout), "GPUFIX_PRIVATE": str(folder)},
                 passwords=self._passwords(),
                 suppress_env_files=True,
                 quiet=True,
@@ -137,35 +133,6 @@ def ansible_environment(ssh_timeout: int) -> dict[str, str]:
         "ANSIBLE_HOST_KEY_CHECKING": _host_key_checking(),
         "ANSIBLE_TIMEOUT": os.environ.get("ANSIBLE_TIMEOUT", str(ssh_timeout)),
     }
-
-
-@contextmanager
-def _private_folder() -> Iterator[Path]:
-    # the process in its name: what a kill leaves is swept up by the next run, and nobody else's is
-    made = Path(tempfile.mkdtemp(prefix=_UNBORN))
-    owner = _own(made / OWNER)
-    folder = made.rename(made.with_name(f"{PRIVATE}{os.getpid()}-{made.name.removeprefix(_UNBORN)}"))
-    try:
-        (folder / "env").mkdir(mode=0o700)
-        # suppress_env_files drops settings=, so they are written here; 1 s between looks at the kill switch
-        (folder / "env" / "settings").write_text("pexpect_timeout: 1\nsuppress_output_file: true\n", encoding="utf-8")
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if owner is not None:
-            os.close(owner)
-
-
-def _own(path: Path) -> int | None:
-    """A new file, locked; None, and no file, where the temporary folder has no locks."""
-    owner = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(owner)
-        path.unlink()
-        return None
-    return owner
 
 
 def _quote(text: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.language import t
 from gpufix.world.journal import JOURNAL, process_began
-from gpufix.world.playbooks import OWNER, PRIVATE
+from gpufix.world.private import OWNER, PRIVATE
 
 STALE_SECONDS = 60.0
 """A private folder that names no process and is younger may be one that is being made right now."""

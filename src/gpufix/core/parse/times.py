@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta, timezone
 
 from gpufix.model import Snapshot
+from gpufix.text import moment
 
 _STAMP = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})[T ](\d{2}):(\d{2}):(\d{2})(?:[.,](\d{1,9}))?\s*(Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)?"
@@ -39,6 +40,12 @@ def parse_time(text: object, *, default_utc: bool = False) -> datetime | None:
         return local.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
+
+
+def told(text: object) -> str:
+    """A timestamp of a record as people read it everywhere; what is none stays. Not yet safe for a terminal."""
+    when = parse_time(text)
+    return moment(when) if when is not None else str(text or "")
 
 
 def _zone(text: str | None) -> timezone:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpufix.core.fold import PlayResult
+from gpufix.core.parse import times
 from gpufix.core.plan import Decision
 from gpufix.core.render.terminal import (
     Style,
@@ -21,6 +22,7 @@ from gpufix.text import padded, redact, safe
 
 _COLOUR = {"run": "cyan", "no-op": "green", "blocked": "red", "observe": "cyan", "left out": "dim"}
 _MOST_CHANGES = 6
+_DIGEST = "sha256:"
 _PREVIEW = {
     "changed": (mark("changed"), "cyan"),
     "undetermined": (mark("undetermined"), "yellow"),
@@ -39,7 +41,7 @@ def plan_data_lines(data: Mapping[str, Any], style: Style) -> list[str]:
         *style.wrap(
             t(
                 "made {moment} for {cause} ({status})",
-                moment=safe(data["made_at"]),
+                moment=safe(times.told(data["made_at"])),
                 cause=safe(cause["id"]),
                 status=safe(word(cause["status"])),
             ),
@@ -54,10 +56,15 @@ def plan_data_lines(data: Mapping[str, Any], style: Style) -> list[str]:
     for step in data["steps"]:
         lines += _step(step, style)
     lines += ["", style.paint(t("What it rests on"), "bold")]
+    digests = [fact for fact in data["basis"] if str(fact.get("value", "")).startswith(_DIGEST)]
     for fact in data["basis"]:
-        value = fact["value"] or t("(none)") if "unknown" not in fact else ""
-        shown = value or t("unknown ({why})", why=fact["unknown"])
-        lines += style.wrap(safe(f"{fact['name']}: {shown}"), 2, 4)
+        if fact not in digests:
+            value = fact["value"] or t("(none)") if "unknown" not in fact else ""
+            shown = value or t("unknown ({why})", why=fact["unknown"])
+            lines += style.wrap(safe(f"{fact['name']}: {shown}"), 2, 4)
+    if digests:
+        names = ", ".join(fact["name"] for fact in digests)
+        lines += style.wrap(safe(t("by their digests, which -o json shows: {names}", names=names)), 2, 4)
     lines += ["", *_facts(data, style)]
     for gap in data["consents_missing"] or ():
         lines += style.wrap("- " + t("no consent: {gap}", gap=safe(gap)), 2, 2)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpufix.core.invariants import boot_sources
+from gpufix.core.parse import times
 from gpufix.core.render.terminal import Style, origin_words
 from gpufix.core.render.words import word
 from gpufix.core.run_history import History, steps_of, unsettled
@@ -27,7 +28,6 @@ _FACTS = {
     "who": mark("who"),
     "runbook": mark("runbook"),
     "root_cause": mark("root_cause"),
-    "at": mark("at"),
 }
 _HEAD = (mark("RUN"), mark("NODE"), mark("STATE"), mark("STATUS"), mark("RUNBOOK"), mark("WHO"))
 VERSION = 1
@@ -51,14 +51,19 @@ def table_lines(rows: Sequence[Sequence[str]], style: Style) -> list[str]:
     return [style.paint(lines[0], "bold"), *lines[1:]]
 
 
-def run_lines(id: str, folder: str, state: str, history: History, style: Style) -> list[str]:
-    """All that the journal says of one run, in short."""
+def run_lines(
+    id: str, folder: str, state: str, history: History, style: Style, recover: str = "gpufix recover"
+) -> list[str]:
+    """All that the journal says of one run, in short. ``recover``: the command that goes on with it."""
     start, end = history.start, history.end or {}
     shown = style.paint(word(state), _COLOUR[state], "bold")
     lines = [t("Run {run}: {state}", run=style.paint(safe(id), "bold"), state=shown)]
     for name, label in _FACTS.items():
         if start.get(name):
             lines += style.wrap(f"{padded(t(label), 12)}{safe(str(start[name]))}", 2, 14)
+    for label, line in ((t("began"), start), (t("ended"), end)):
+        if line.get("at"):
+            lines += style.wrap(f"{padded(label, 12)}{safe(times.told(line['at']))}", 2, 14)
     answers = start.get("answers")
     for question, answer in answers.items() if isinstance(answers, dict) else ():
         value, origin = (answer.get("value"), answer.get("origin")) if isinstance(answer, dict) else (answer, "")
@@ -84,7 +89,7 @@ def run_lines(id: str, folder: str, state: str, history: History, style: Style) 
     if state == "unfinished":
         names = unsettled(steps)
         told = t("{steps} was begun and its end is not on record.", steps=", ".join(names)) + " " if names else ""
-        command = f"gpufix recover {safe(str(start.get('node', 'NODE')))}"
+        command = f"{recover} {safe(str(start.get('node', 'NODE')))}"
         told += t("{command} looks at the node and goes on from what it finds.", command=command)
         lines += ["", *style.wrap(told, 0, 2)]
     return [*lines, t("Folder: {folder}", folder=safe(folder))]
@@ -120,19 +125,42 @@ def run_as_data(id: str, folder: str, state: str, history: History) -> dict[str,
     return data
 
 
+def about_lines(id: str, state: str, history: History, newer: Sequence[tuple[str, str]], style: Style) -> list[str]:
+    """Which run a command is about, before it does anything. ``newer``: id and state of later ones on its node."""
+    start = history.start
+    node, book = safe(str(start.get("node") or "?")), safe(str(start.get("runbook") or "?"))
+    about = t(
+        "Run {run} on {node}: {runbook}, begun {moment} by {who}; {state}.",
+        run=style.paint(safe(id), "bold"),
+        node=node,
+        runbook=book,
+        moment=safe(times.told(start.get("at"))),
+        who=safe(str(start.get("who") or t("somebody"))),
+        state=word(state),
+    )
+    lines = style.wrap(about, 0, 2)
+    acted = ", ".join(dict.fromkeys(safe(str(line.get("step"))) for line in history.all("intent")))
+    lines += style.wrap(t("It acted in: {steps}.", steps=acted) if acted else t("It changed nothing."), 2, 2)
+    if newer:
+        others = ", ".join(f"{safe(other)} ({word(its)})" for other, its in newer)
+        told = t("It is not the newest run on {node}. After it came: {runs}.", node=node, runs=others)
+        lines += style.wrap(style.paint("!", "yellow", "bold") + " " + told, 2, 2)
+    return [*lines, ""]
+
+
 def stopped_lines(id: str, history: History, settled: Sequence[tuple[str, str, str]], style: Style) -> list[str]:
     """Where a run stands that is to be gone on with. ``settled``: step, outcome and text of what a look has shown."""
     start, end = history.start, history.end
-    told = {
+    about = {
         "run": safe(id),
         "who": safe(str(start.get("who") or t("somebody"))),
-        "moment": safe(str(start.get("at", ""))[:19]),
+        "moment": safe(times.told(start.get("at"))),
         "status": safe(str(end.get("exit_status"))) if end else "",
     }
     if end:
-        what = t("the run {run} of {who}, begun {moment}; it stopped with status {status}.", **told)
+        what = t("the run {run} of {who}, begun {moment}; it stopped with status {status}.", **about)
     else:
-        what = t("the run {run} of {who}, begun {moment}; its process died.", **told)
+        what = t("the run {run} of {who}, begun {moment}; its process died.", **about)
     lines = style.wrap(style.paint(t("Unfinished:"), "yellow", "bold") + " " + what, 0, 2)
     found = {step: (outcome, text) for step, outcome, text in settled}
     for step in steps_of(history):
