@@ -78,7 +78,7 @@ def _what_stands(session: Session, walker: Walker) -> str:
 
 
 def _way_on(session: Session, walker: Walker) -> str:
-    if not any(result.changed for result in walker.results):
+    if not walker.run_changed:
         return t("Nothing was changed.")
     if not session.lasts:
         return ""
@@ -123,14 +123,14 @@ def _held_note(session: Session, walker: Walker) -> str:
     """After an early end the kubelet may be held: say so, since the node stays dead until someone goes on."""
     unit = walker.latest.facts.unit.value
     held = unit is not None and not unit.running and not unit.will_start_by_itself
-    if held and any(result.changed for result in walker.results):
+    if held and walker.run_changed:
         if session.lasts:
             return t(
                 "The kubelet is stopped and stays stopped until restart-kubelet has run: {command} goes on from here.",
                 command=session.words("resume"),
             )
         return t("The kubelet is stopped and stays stopped until restart-kubelet has run.")
-    if not any(result.changed for result in walker.results):
+    if not walker.run_changed:
         return t("Nothing was changed.")
     if not session.lasts:
         return ""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gpufix.core.answers import AT_ITS_GATE
 from gpufix.core.conditions import World, evaluate
 from gpufix.core.fold import PlayResult
 from gpufix.core.invariants import Action
@@ -49,7 +50,7 @@ class PromptApprover:
 
     def decide(self, gate: Gate, by_hand: str) -> Approval:
         self._waiting(gate.planned.step.id)
-        return Approval(gate.ask(by_hand), t("at its gate"), self._who)
+        return Approval(gate.ask(by_hand), AT_ITS_GATE, self._who)
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,7 +329,7 @@ class _Walk:
             self.record_start(journal, record, reading)
             walker = Walker(
                 session, course.book, values, course.findings, record, self.interrupts, reading, approver,
-                self.hold.fence,
+                self.hold.fence, acted_before=self.course.goes_on is not None and self.course.goes_on.history.changed,
             )  # fmt: skip
             last = self._steps(walker)
             with suppress(GpufixError):  # then the last reading is what there is, and it says what was unread

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,9 @@ from gpufix.language import t
 from gpufix.text import did_you_mean
 from gpufix.world import runs as folders
 from gpufix.world.journal import Journal, process_began
+
+_NAME = re.compile(r"\d{8}T\d{6}Z-(.+?)(?:-\d+){1,2}")
+"""Of a run's folder: when, its node, its process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,9 @@ class Run:
 
     @property
     def node(self) -> str:
-        return str(self.history.start.get("node", ""))
+        """As its journal says; as its folder is named, where that says nothing."""
+        named = _NAME.fullmatch(self.id)
+        return str(self.history.start.get("node") or (named[1] if named else ""))
 
     @property
     def number(self) -> int:
@@ -113,7 +119,8 @@ def run_to_resume(state: Path, named: str | None) -> Run:
     """The run that can be gone on with: by its id, else the newest of a node (the only node, where none is named) that
     is open or goes on, and after which no other run changed that node.
 
-    Raises GpufixError: status 2 where there is none or more than one, 8 for one that still runs.
+    Raises GpufixError: status 2 where there is none or more than one, 4 where the newest cannot be read, 8 for one
+    that still runs.
     """
     runs = list_runs(state)
     run = next((run for run in runs if run.id == named), None)
@@ -129,6 +136,10 @@ def run_to_resume(state: Path, named: str | None) -> Run:
             told = t("the run {run} has a journal that cannot be read: there is nothing to go on with", run=run.id)
         else:
             told = t("the run {run} has ended: there is nothing to go on with", run=run.id)
+        unread = [other for other in newer_runs(state, run) if other.state == "unreadable"]
+        if unread:
+            newer = t("a newer run of this node cannot be read: {folder}", folder=unread[-1].folder)
+            raise GpufixError(told, newer, ExitStatus.BLOCKED)
         raise GpufixError(told, f"gpufix runs show {run.id}")
     if later := _later_than(run, runs):
         raise GpufixError(
@@ -227,10 +238,12 @@ def close(run: Run, who: str) -> str:
 
 
 def newer_runs(state: Path, run: Run) -> list[Run]:
-    """The runs that changed a node of this name after ``run``, but for its own undoing; oldest first."""
+    """The runs that changed a node of this name after ``run``, but for its own undoing; oldest first. Of one whose
+    journal cannot be read nobody knows, and only the time in its name says that it is newer."""
     return [
         other for other in list_runs(state, run.node)
-        if (other.number, other.id) > (run.number, run.id) and other.history.changed and other.of != run.id
+        if (other.state == "unreadable" and other.id > run.id)
+        or ((other.number, other.id) > (run.number, run.id) and other.history.changed and other.of != run.id)
     ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from gpufix.core.invariants import Action, Consent
 from gpufix.core.plan import Decision, PlannedStep, may_skip, plan_step, target_of
 from gpufix.core.plan_data import preview_as_data, tasks_as_data
 from gpufix.core.render.plan_text import change_lines
-from gpufix.core.render.terminal import diff_lines, violation_lines
+from gpufix.core.render.terminal import diff_lines, origin_words, violation_lines
 from gpufix.core.runbook import Runbook, RunbookStep
 from gpufix.core.undo import FROM_PREVIEW, capture_undo
 from gpufix.errors import ExitStatus, GpufixError
@@ -88,6 +88,8 @@ class Walker:
     results: list[StepResult] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
     """What the applied steps changed, as short lines."""
+    acted_before: bool = False
+    """Another process of this run, that is gone on with, began to act."""
     _read_at: float = field(default=float("-inf"), init=False)
     _acted: bool = field(default=False, init=False)
     _asked: float = field(default=0.0, init=False)
@@ -99,6 +101,11 @@ class Walker:
 
     def __post_init__(self) -> None:
         self._runner = StepRunner(self.session, self.answers)
+
+    @property
+    def run_changed(self) -> bool:
+        """Whether this run changed anything, in whichever process."""
+        return self.acted_before or any(result.changed for result in self.results)
 
     def walk(self, step: RunbookStep) -> StepResult:
         """Take ``step`` through its seven moves. Whatever happens is in the journal before this returns."""
@@ -182,11 +189,13 @@ class Walker:
         finally:
             self._asked = self.session.clock.monotonic() - asked
         if approval.choice == "quit":
-            return StepResult(step.id, Outcome.QUIT, t("declined {by}; nothing of it was done", by=approval.by))
+            return StepResult(
+                step.id, Outcome.QUIT, t("declined {by}; nothing of it was done", by=origin_words(approval.by))
+            )
         if approval.choice == "refuse":
             return StepResult(step.id, Outcome.NO_CONSENT, nothing_done(approval.by))
         if approval.choice == "skip":
-            return StepResult(step.id, Outcome.SKIPPED, t("skipped {by}", by=approval.by))
+            return StepResult(step.id, Outcome.SKIPPED, t("skipped {by}", by=origin_words(approval.by)))
         target = target_of(self.answers)
         killed = gate.holder_pids if approval.kills is None else approval.kills
         consent = Consent(step.id, target, killed if shown else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import select
 import subprocess
@@ -193,3 +194,23 @@ def test_the_playbook_of_a_killed_gpufix_begins_no_further_task(runner: Playbook
         assert not folder.exists()
     assert not target.exists()
     assert sweep() == []
+
+
+@pytest.mark.parametrize("name", ["xx_XX.UTF-8", "C", "POSIX", ""])
+def test_a_locale_that_ansible_refuses_is_no_node_that_does_not_answer(
+    runner: PlaybookRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for variable in ("LC_ALL", "LC_CTYPE", "LANG", "LANGUAGE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("LC_ALL", name)
+    book = tmp_path / "touch.yml"
+    book.write_text(TOUCH)
+    before = locale.setlocale(locale.LC_ALL)
+    done = runner.run(book, {"gpufix_dest": str(tmp_path / "made")}, check=True)
+    assert done.return_code == 0, done.events
+    assert locale.setlocale(locale.LC_ALL) == before
+
+
+def test_a_locale_that_works_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    assert "LC_ALL" not in playbooks.ansible_environment(10)

@@ -10,6 +10,9 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from gpufix.errors import GpufixError
+from gpufix.world import prompts
+
 CHILD = """
 import sys
 from gpufix.world.prompts import Option, ask_choice, ask_text
@@ -71,3 +74,10 @@ def test_sigterm_ends_a_question_and_leaves_the_terminal_as_it_was(kind: str, sh
     child.kill(signal.SIGTERM)
     child.expect("ended: True False")
     child.expect(pexpect.EOF)
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout"])
+def test_a_closed_stream_is_no_terminal(monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
+    monkeypatch.setattr(sys, stream, None)  # as Python has it where the descriptor was closed before it began
+    with pytest.raises(GpufixError, match="no terminal"):
+        prompts.check_terminal("give --answers FILE")

@@ -537,6 +537,27 @@ def test_a_step_that_failed_or_was_declined_can_be_gone_on_with() -> None:
     assert [run.state for run in list_runs(state_folder())] == ["finished"]
 
 
+def test_what_the_run_changed_before_it_was_gone_on_with_counts_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = killed(monkeypatch, "step-result", "disable-swap")
+    one.ui.choose = choose(**{"restart-kubelet": "quit"})
+    result = resume(one)
+    assert result.status is ExitStatus.DECLINED
+    assert "Nothing was changed" not in result.line
+    assert "The kubelet is stopped and stays stopped until restart-kubelet has run: gpufix resume" in result.line
+    (run,) = list_runs(state_folder())
+    assert (run.history.end or {})["line"] == result.line
+
+
+def test_an_undo_that_is_gone_on_with_counts_what_it_changed_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = session(INCIDENT)
+    recover(one)
+    one.ui.choose = choose(**{"undo-relabel": "quit"})
+    assert undo(one).status is ExitStatus.DECLINED
+    result = resume(one)
+    assert result.status is ExitStatus.DECLINED
+    assert "Nothing was changed" not in result.line
+
+
 def test_a_run_that_changed_nothing_is_not_offered() -> None:
     one = session(INCIDENT, choose(relabel="quit"))
     assert recover(one).status is ExitStatus.DECLINED
@@ -1070,6 +1091,23 @@ def test_a_node_means_its_unfinished_run_not_one_that_came_to_nothing() -> None:
     assert run_to_resume(state_folder(), NODE).id == first.id
     with pytest.raises(GpufixError, match="has ended"):
         run_to_resume(state_folder(), last.id)
+
+
+def test_a_newer_run_that_cannot_be_read_is_not_passed_over_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    one = session(INCIDENT)
+    recover(one)
+    first = list_runs(state_folder())[0]
+    lost = first.folder.with_name("20991231T000000Z-omen2-1-2")
+    lost.mkdir()
+    (lost / "run.jsonl").write_text("")
+    other = first.folder.with_name("20991231T000000Z-omen3-1")
+    other.mkdir()
+    (other / "run.jsonl").write_text("")
+    with pytest.raises(GpufixError, match="has ended") as refused:
+        run_to_resume(state_folder(), NODE)
+    assert refused.value.exit_status is ExitStatus.BLOCKED
+    assert refused.value.hint == f"a newer run of this node cannot be read: {lost}"
+    assert [run.id for run in newer_runs(state_folder(), run_to_undo(state_folder(), NODE))] == [lost.name]
 
 
 def test_the_clock_says_nothing_of_which_run_is_the_last() -> None:

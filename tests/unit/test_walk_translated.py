@@ -125,6 +125,8 @@ def test_a_recovery_speaks_through_the_catalog_from_plan_to_end() -> None:
         shown = run_lines(run.id, "folder", run.state, run.history, Style())
         table = table_lines([run_row(run.id, run.state, run.history)], Style())
         assert unmarked("\n".join([*shown, *table])) == []
+    consents = [str(line["by"]) for line in run.history.all("consent")]
+    assert consents and not any("⟦" in by for by in consents), "what programs read is in English"
 
 
 @pytest.mark.parametrize(

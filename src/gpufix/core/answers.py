@@ -33,6 +33,8 @@ class Origin:
 
 
 ASKED = Origin(mark("the prompt"))
+AT_ITS_GATE = mark("at its gate")
+"""Where a person consents, as it stands in the journal, whatever language that person speaks."""
 DEFAULT = Origin(mark("the runbook's default"))
 
 

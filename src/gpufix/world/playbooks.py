@@ -7,9 +7,11 @@ applies nothing), which is gone when the run ends: what ansible-runner leaves th
 from __future__ import annotations
 
 import configparser
+import locale
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,10 +124,29 @@ class PlaybookRunner:
         return {r"^BECOME password.*:\s*?$": self.access.become_password}
 
 
+def _working_locale() -> dict[str, str]:
+    """Empty where Ansible can live with the operator's own locale: one that is installed here, in UTF-8.
+
+    It refuses any other before it does anything (ansible.cli, initialize_locale), which would look like a node that
+    does not answer.
+    """
+    before = locale.setlocale(locale.LC_ALL)
+    try:
+        for name in ("", "C.UTF-8", "en_US.UTF-8"):
+            with suppress(locale.Error, ValueError):
+                locale.setlocale(locale.LC_ALL, name)
+                if (locale.getlocale()[1] or "").lower() in ("utf-8", "utf8"):
+                    return {"LC_ALL": name} if name else {}
+    finally:
+        locale.setlocale(locale.LC_ALL, before)
+    return {}
+
+
 def ansible_environment(ssh_timeout: int) -> dict[str, str]:
     """What gpufix sets for Ansible on top of the operator's own environment, which wins where it says something."""
     return {
         # under pipx and uv tool, ansible-playbook is beside the interpreter and not on PATH
+        **_working_locale(),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "ANSIBLE_PIPELINING": os.environ.get("ANSIBLE_PIPELINING", "True"),
         "ANSIBLE_DEPRECATION_WARNINGS": "False",

@@ -32,7 +32,7 @@ class Interrupted(Exception):
 
 def check_terminal(unattended: str) -> None:
     """Raises GpufixError (status 2) where no person can be asked; ``unattended`` names the way that needs none."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):  # None: it was closed
         raise GpufixError(t("no terminal: the wizard has nobody to ask"), unattended)
     if os.environ.get("TERM", "") == "dumb":
         raise GpufixError(t("TERM=dumb: this terminal cannot show the wizard"), unattended)

@@ -72,7 +72,7 @@ def run_lines(
     steps = steps_of(history)
     lines += ["", style.paint(t("Steps"), "bold")] if steps else []
     for step in steps:
-        consent = ", " + t("consent {by}", by=safe(step.by)) if step.by else ""
+        consent = ", " + t("consent {by}", by=safe(origin_words(step.by))) if step.by else ""
         lines += style.wrap(f"{safe(step.step):<18} {style.paint(safe(word(step.outcome)), 'bold')}{consent}", 2, 4)
         lines += style.wrap(safe(step.text), 4, 2) if step.text else []
     if end:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpufix.core.answers import ASKED, DEFAULT
+from gpufix.core.answers import ASKED, AT_ITS_GATE, DEFAULT
 from gpufix.core.plan import Decision, Plan, PlannedStep
 from gpufix.core.render.words import widest, word
 from gpufix.core.verdict import Health, Verdicts, VmHealth
@@ -225,8 +225,8 @@ def answer_words(question: str, answer: str, origin: str) -> str:
 
 
 def origin_words(origin: str) -> str:
-    """Where an answer came from: gpufix's own words for it, or a place in a file."""
-    return t(origin) if origin in (str(ASKED), str(DEFAULT)) else origin
+    """Where an answer or a consent came from: gpufix's own words for it, or a place in a file."""
+    return t(origin) if origin in (str(ASKED), str(DEFAULT), AT_ITS_GATE) else origin
 
 
 def assumes_words(steps: Sequence[str]) -> str:
