@@ -151,11 +151,11 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     pool = sorted(set(choices))
     near = nearest(word, pool)
     if near:
-        return f"did you mean {', '.join(near)}?"
+        return t("did you mean {names}?", names=", ".join(near))
     if not pool:
         return ""
     shown = ", ".join(pool[:8]) + (", ..." if len(pool) > 8 else "")
-    return f"there is: {shown}"
+    return t("there is: {names}", names=shown)
 
 
 def duration(delta: timedelta) -> str:
