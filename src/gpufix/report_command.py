@@ -12,7 +12,7 @@ from pathlib import Path
 from gpufix import printing, resources, runs_command, workflow
 from gpufix.core.alerts import load_alerts
 from gpufix.core.render.pages import Templates, render
-from gpufix.core.render.report import Look, Report, Told, build_report
+from gpufix.core.render.report import Look, Report, Told, Undo, build_report
 from gpufix.core.run_history import History
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.language import spoken
@@ -55,7 +55,9 @@ def make_report(one: Run, runs: list[Run]) -> Report:
     before = _look(one.folder / "before", node, missing)
     name, at_end = last_look(one.history, {path.name for path in one.folder.iterdir() if path.is_dir()})
     last = before if name == "before" else _look(one.folder / name, node, missing)
-    undone_by = tuple(other.id for other in runs if other.history.kind == "undo" and other.of == one.id)
+    undone_by = tuple(
+        Undo(other.id, other.history) for other in runs if other.history.kind == "undo" and other.of == one.id
+    )
     told = Told(one.id, one.state, one.history, before, last, at_end, tuple(missing), undone_by)
     return build_report(told, load_alerts(resources.read_text("alerts.yml")), version("gpufix"))
 

@@ -27,7 +27,7 @@ from gpufix.consents import Request
 from gpufix.core.alerts import as_rules, load_alerts
 from gpufix.core.parse import parse_snapshot
 from gpufix.core.render.pages import render
-from gpufix.core.render.report import Look, Report, Saying, Told, build_report
+from gpufix.core.render.report import Look, Report, Saying, Told, Undo, build_report
 from gpufix.core.run_history import read_history
 from gpufix.model import ROOT_CAUSES
 from gpufix.runs import find_run, list_runs, run_to_resume, run_to_undo
@@ -238,8 +238,21 @@ def test_a_run_that_was_undone_and_its_undo() -> None:
     undo = Path(undoing.undo(one, ASKED, run_to_undo(state_folder(), NODE)).run)  # type: ignore[arg-type]
     report = made(folder)
     assert report.top[0] == Saying("undone", {"by": undo.name})
+    assert {"put-back", "stays", "undo-ended"} <= set(ids(report.top))
+    said = {one.id: one.values for one in report.top}
+    back = set(said["put-back"]["steps"].split(", "))
+    assert back == {act.step.removeprefix("undo-") for act in made(undo).acts}
+    assert back.isdisjoint(said["stays"]["steps"].split(", "))
+    assert "restart-kubelet" in said["stays"]["steps"]
+    assert said["undo-ended"]["line"].startswith("Undone: ")
+    for form in ("md", "html"):
+        text = read(report, form)
+        assert "State: undone. Recovered" not in text
+        assert text.count("At this run's end, before it was undone:") == 3
+        assert f"At this run's end, before it was undone: {report.line}" in text
     told = made(undo)
     assert told.undo_of == folder.name
+    assert told.outdated == ""
     assert "u-why-undone" in ids(told.unknown)
     assert folder.name in read(told, "html")
     assert read(told, "md").startswith("Postmortem draft, an undo: omen2")
@@ -349,7 +362,9 @@ def hostile() -> Report:
     history = read_history("".join(json.dumps(poisoned(line)) + "\n" for line in lines))
     look = evil(Look("before", parse_snapshot(case(DEAD.name)), diagnosis(case(DEAD.name))))
     missing = ((HOSTILE, HOSTILE),)
-    return build_report(Told(HOSTILE, "unfinished", history, look, look, True, missing, (HOSTILE,)), ALERTS, "1")
+    return build_report(
+        Told(HOSTILE, "unfinished", history, look, look, True, missing, (Undo(HOSTILE, history),)), ALERTS, "1"
+    )
 
 
 def evil(look: Look) -> Look:
@@ -462,7 +477,7 @@ def test_every_saying_has_words() -> None:
     told = set(re.findall(r'one\.id == "([a-z-]+)"', words))
     made = set(re.findall(r'"((?:[rtu]-)[a-z-]+)"', source)) | set(re.findall(r'Saying\(\s*"([a-z-]+)"', source))
     made |= {"t-run-start", "t-resume", "t-settled", "t-intent", "running", "unfinished", "stopped", "undone"}
-    made |= {"partly-undone", "attended", "unattended"}
+    made |= {"partly-undone", "attended", "unattended", "put-back", "put-back-nothing"}
     assert made == told
 
 

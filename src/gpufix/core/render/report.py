@@ -19,6 +19,7 @@ from gpufix.core.render.chain_figure import Figure, chain_figure
 from gpufix.core.render.document import CauseLink, FoundCheck, PutAside, chain_of, put_aside_of, shown, shown_lines
 from gpufix.core.render.terminal import Style, diff_lines
 from gpufix.core.run_history import History, Line, steps_of, unsettled
+from gpufix.core.undo import undo_id
 from gpufix.core.verdict import Verdicts, judge
 from gpufix.core.workload import raw_workload
 from gpufix.language import t
@@ -40,6 +41,14 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Undo:
+    """An undo of the run that is told of."""
+
+    id: str
+    history: History
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """All that a report is made from.
 
@@ -54,7 +63,7 @@ class Told:
     last: Look | None = None
     at_end: bool = False
     missing: tuple[tuple[str, str], ...] = ()
-    undone_by: tuple[str, ...] = ()
+    undone_by: tuple[Undo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +160,8 @@ class Report:
     """The last moment in the journal: the draft is of that state."""
     status: str
     line: str
+    outdated: str
+    """undone | partly-undone: how it stood at its end is not how it was left. Empty: no undo put anything back."""
     cause: str
     cause_status: str
     cause_summary: str
@@ -212,6 +223,7 @@ class _Builder:
             made_at=_at(self.history.lines[-1]) if self.history.lines else "",
             status=_word(self.last_end.get("exit_status")),
             line=_word(self.last_end.get("line")),
+            outdated=self._outdated(),
             cause=cause_id,
             cause_status=str(cause.status) if cause is not None and cause.id == cause_id else "",
             cause_summary=shown(cause.summary) if cause is not None and cause.id == cause_id else "",
@@ -233,6 +245,11 @@ class _Builder:
             rules=as_rules(following),
         )  # fmt: skip
 
+    def _outdated(self) -> str:
+        if self.told.state == "undone":
+            return "undone"
+        return "partly-undone" if any(one.history.changed for one in self.told.undone_by) else ""
+
     def _judged(self) -> Verdicts | None:
         """Of the last look, as ``endings.reached`` has it: waiting is as announced once the node's label says so."""
         last = self.told.last
@@ -251,13 +268,27 @@ class _Builder:
             yield Saying("no-start")
         if self.told.state in ("running", "unfinished", "stopped"):
             yield Saying(self.told.state, {"status": _word(self.last_end.get("exit_status")), "node": self.node})
-        if self.told.state == "undone" or self.told.undone_by:
-            whole = "undone" if self.told.state == "undone" else "partly-undone"
-            yield Saying(whole, {"by": ", ".join(map(shown, self.told.undone_by))})
+        yield from self._undone()
         if self.end.get("closed") is True:
             yield Saying("closed")
         if self.start and not self.history.changed:
             yield Saying("changed-nothing")
+
+    def _undone(self) -> Iterator[Saying]:
+        """What of it was put back, by the undos' own journals: an undo leaves alone what has no way back."""
+        undos = self.told.undone_by
+        if self.told.state == "undone" or undos:
+            whole = "undone" if self.told.state == "undone" else "partly-undone"
+            yield Saying(whole, {"by": ", ".join(shown(one.id) for one in undos)})
+        acted, back = _acted(self.history), set().union(*(_put_back(one.history) for one in undos))
+        if undos:
+            put = [step for step in acted if step in back]
+            yield Saying("put-back" if put else "put-back-nothing", {"steps": ", ".join(map(_word, put))})
+            if stay := [step for step in acted if step not in back]:
+                yield Saying("stays", {"steps": ", ".join(map(_word, stay))})
+        for one in undos:
+            if line := _word((one.history.last("run-end") or {}).get("line")):
+                yield Saying("undo-ended", {"by": shown(one.id), "line": line})
 
     def _summary(self) -> Iterator[Saying]:
         began, ended = _time(self.start), _time(self.end) if self.end else None
@@ -545,6 +576,22 @@ class _Builder:
     def _clock_went_back(self) -> bool:
         times = [at for line in self.history.lines if (at := _time(line)) is not None]
         return any(later < earlier for earlier, later in itertools.pairwise(times))
+
+
+def _acted(history: History) -> list[str]:
+    """The steps that a run took, the newest first: by its playbooks, or by a person's hand."""
+    steps = [line.get("step") for line in history.lines if line["event"] == "intent" or _is_by_hand(line)]
+    return list(reversed(dict.fromkeys(str(step) for step in steps)))
+
+
+def _is_by_hand(line: Line) -> bool:
+    return line["event"] == "settled" and line.get("by_hand") is True
+
+
+def _put_back(undo: History) -> set[str]:
+    """The steps of the run that ``undo`` undid, or found undone."""
+    over = {step.step for step in steps_of(undo) if step.outcome in ("done", "no-op")}
+    return {step.removeprefix(undo_id("")) for step in over}
 
 
 # --- one line of the journal -----------------------------------------------------------------------------------------
