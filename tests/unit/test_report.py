@@ -28,9 +28,12 @@ from gpufix.core.alerts import as_rules, load_alerts
 from gpufix.core.parse import parse_snapshot
 from gpufix.core.render.pages import render
 from gpufix.core.render.report import Look, Report, Saying, Told, Undo, build_report
+from gpufix.core.render.run_text import run_as_data, run_row
 from gpufix.core.run_history import read_history
+from gpufix.language import speaking
 from gpufix.model import ROOT_CAUSES
 from gpufix.runs import find_run, list_runs, run_to_resume, run_to_undo
+from gpufix.world.catalogs import catalog
 from gpufix.world.journal import JOURNAL, Journal, state_folder
 
 ASKED = Request([BOOK], who="tester@bench")
@@ -143,6 +146,20 @@ def test_a_run_that_recovered(form: str) -> None:
         assert section in text
 
 
+def test_evidence_that_is_left_out_is_counted() -> None:
+    report = made(with_looks(recover(session())))
+    report = replace(report, chain=tuple(replace(link, more=7) for link in report.chain))
+    for form in ("md", "html"):
+        assert read(report, form).count("7 more in the snapshot") == len(report.chain) > 0
+
+
+def test_where_an_answer_came_from_is_told_in_the_readers_words() -> None:
+    folder = recover(session())
+    assert made(folder).answers == (("target_workload", "container", "the prompt"),)
+    with speaking(catalog("ko")):
+        assert made(folder).answers == (("target_workload", "container", "프롬프트"),)
+
+
 def test_durations_are_the_journals_own(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = with_looks(recover(session()))
     rewrite(folder, times)
@@ -167,6 +184,11 @@ def test_since_when_and_until_when_come_from_the_looks() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", said["down-until"]["at"])
     assert said["down-until"]["lasted"]
     still = made(with_looks(recover(session()), after=DEAD))
+    for form in ("md", "html"):
+        text = read(still, form)
+        assert "open: the node is not Ready" in text
+        assert "does not survive a reboot: swap comes back at boot" in text
+        assert "does not hold" not in text
     assert "still-down" in ids(still.impact)
     assert {"r-check", "r-reboot"} <= set(ids(still.remains))
 
@@ -256,6 +278,23 @@ def test_a_run_that_was_undone_and_its_undo() -> None:
     assert "u-why-undone" in ids(told.unknown)
     assert folder.name in read(told, "html")
     assert read(told, "md").startswith("Postmortem draft, an undo: omen2")
+
+
+def test_a_run_that_was_closed() -> None:
+    """Not by an operator, where its practice lab ended: the words are those of whoever closed it."""
+    folder = recover(session(ends=lambda possible: possible[0]))
+    line = runs.close(find_run(state_folder(), folder.name), "the practice lab, which has ended")
+    report = made(folder)
+    assert (report.state, report.closed) == ("finished", True)
+    assert Saying("closed", {"line": line}) in report.top
+    for form in ("md", "html"):
+        text = read(report, form)
+        assert f"This run was closed before its end. {line}" in text
+        assert "State: closed." in text
+        assert "by an operator" not in text
+    one = find_run(state_folder(), folder.name)
+    assert run_row(one.id, one.state, one.history)[2] == "closed"
+    assert run_as_data(one.id, "", one.state, one.history)["state"] == "finished"
 
 
 def test_a_step_that_was_skipped_remains() -> None:

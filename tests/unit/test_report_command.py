@@ -53,6 +53,23 @@ def test_nothing_is_asked_of_the_network(
     assert "<h1>" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", [["report", NODE], ["runbook"]])
+def test_the_form_is_no_name_of_a_file(
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: list[str],
+) -> None:
+    """Other commands take it after -o, and a file of that name is hardly what is wanted."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*command, "-o", "json"]) == 2
+    told = capsys.readouterr().err
+    assert "-o json names a file, not the form" in told
+    assert "--format json" in told
+    assert not (tmp_path / "json").exists()
+
+
 def test_no_such_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", "omen3"]) == 2
     told = capsys.readouterr().err

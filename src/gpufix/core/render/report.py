@@ -17,7 +17,7 @@ from gpufix.core.alerts import Alerts, as_rules
 from gpufix.core.parse.times import parse_time
 from gpufix.core.render.chain_figure import Figure, chain_figure
 from gpufix.core.render.document import CauseLink, FoundCheck, PutAside, chain_of, put_aside_of, shown, shown_lines
-from gpufix.core.render.terminal import Style, diff_lines
+from gpufix.core.render.terminal import Style, diff_lines, origin_words
 from gpufix.core.run_history import History, Line, steps_of, unsettled
 from gpufix.core.undo import undo_id
 from gpufix.core.verdict import Verdicts, judge
@@ -160,6 +160,8 @@ class Report:
     """The last moment in the journal: the draft is of that state."""
     status: str
     line: str
+    closed: bool
+    """It has no end of its own: somebody closed it, or its practice lab ended."""
     outdated: str
     """undone | partly-undone: how it stood at its end is not how it was left. Empty: no undo put anything back."""
     cause: str
@@ -223,6 +225,7 @@ class _Builder:
             made_at=_at(self.history.lines[-1]) if self.history.lines else "",
             status=_word(self.last_end.get("exit_status")),
             line=_word(self.last_end.get("line")),
+            closed=self.end.get("closed") is True,
             outdated=self._outdated(),
             cause=cause_id,
             cause_status=str(cause.status) if cause is not None and cause.id == cause_id else "",
@@ -270,7 +273,7 @@ class _Builder:
             yield Saying(self.told.state, {"status": _word(self.last_end.get("exit_status")), "node": self.node})
         yield from self._undone()
         if self.end.get("closed") is True:
-            yield Saying("closed")
+            yield Saying("closed", {"line": _word(self.end.get("line"))})
         if self.start and not self.history.changed:
             yield Saying("changed-nothing")
 
@@ -399,7 +402,7 @@ class _Builder:
         for name, one in _mapping(self.start.get("answers")).items():
             given = _mapping(one)
             value = given.get("value") if given else one
-            yield shown(str(name)), _word(value), _word(given.get("origin"))
+            yield shown(str(name)), _word(value), _word(origin_words(_word(given.get("origin"))))
 
     def _acts(self) -> Iterator[Act]:
         """An attempt begins with its preview (or, in a broken journal, with what there is) and ends with its result."""
