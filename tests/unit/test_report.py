@@ -215,6 +215,10 @@ def test_a_run_that_was_declined() -> None:
     assert len([one for one in report.remains if one.id == "r-not-begun"]) == len(BOOK.steps) - 1
 
 
+def with_backup(line: dict[str, Any], path: str) -> dict[str, Any]:
+    return {**line, "undo": {**(line["undo"] or {}), "backup": path}} if line["event"] == "intent" else line
+
+
 def test_a_run_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     killed(monkeypatch, "intent", "disable-swap")
     (one,) = list_runs(state_folder())
@@ -223,6 +227,10 @@ def test_a_run_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "r-unsettled" in ids(report.remains)
     assert {"u-died", "u-step", "u-no-end-look"} <= set(ids(report.unknown))
     assert report.acts[-1].outcome == "unknown"
+    assert (report.acts[-1].lasted, report.acts[-1].end_known) == ("", False)
+    backup = report.acts[-1].backup or "/etc/fstab.gpufix-backup"
+    rewrite(one.folder, lambda lines: [with_backup(line, backup) for line in lines])
+    assert Saying("r-backup-maybe", {"path": backup}) in made(one.folder).remains
     assert not report.verification.recorded
     assert "r-check" not in ids(report.remains), "a look from before the run says nothing of what remains"
     for form in ("md", "html"):
@@ -250,8 +258,43 @@ def test_a_run_that_was_killed_twice_and_gone_on_with(monkeypatch: pytest.Monkey
     assert Saying("u-died", {"count": "2"}) in report.unknown
     assert len([moment for moment in report.timeline if moment.what.id == "t-resume"]) == 2
     assert any(moment.what.id == "t-settled" for moment in report.timeline)
+    assert len([moment for moment in report.timeline if moment.what.id == "t-died"]) == 2
+    where = [moment.what.id for moment in report.timeline]
+    assert [where[number + 1] for number, id in enumerate(where) if id == "t-died"] == ["t-resume", "t-resume"]
     assert report.verification.look == "after"
     assert "r-unsettled" not in ids(report.remains)
+    (cut,) = [act for act in report.acts if act.began and not act.end_known]
+    assert cut.lasted == ""
+    assert all(act.lasted for act in report.acts if act.began and act.end_known)
+    assert report.again
+    assert not set(report.again) & {act.step for act in report.acts if act.outcome == "no-op" and act.began}
+    seen = [act.step for act in report.acts if act.outcome in ("done", "no-op")]
+    assert len(seen) == len(set(seen)), "what was found done again is told in one line"
+    for form in ("md", "html"):
+        text = read(report, form)
+        assert "its end is not on record" in text
+        assert f"Nothing to do, again: {', '.join(report.again)}." in text
+        assert "The process of the run died after this line" in text
+
+
+def test_a_step_that_a_person_marked_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed(monkeypatch, "intent", "disable-swap")
+    folder = list_runs(state_folder())[0].folder
+    mark = {"v": 1, "event": "settled", "step": "disable-swap", "outcome": "done", "by_hand": True}
+    told = {"text": "marked done by hand by ann@desk; swap is off", "who": "ann@desk"}
+    rewrite(folder, lambda lines: times([*lines, {**mark, **told}, {**lines[0], "event": "resume"}]))
+    report = made(folder)
+    assert [(act.outcome, act.who, act.by_hand) for act in report.acts[-2:]] == [
+        ("unknown", "tester@bench", False),
+        ("by hand", "ann@desk", True),
+    ]
+    where = [moment.what.id for moment in report.timeline]
+    assert where[-5:] == ["t-intent", "t-died", "t-by-hand", "t-resume", "t-died"]
+    assert Saying("u-died", {"count": "2"}) in report.unknown
+    for form in ("md", "html"):
+        text = read(report, form)
+        assert "disable-swap: done by hand" in text
+        assert "disable-swap: done by hand, marked by ann@desk: marked done by hand by ann@desk; swap is off" in text
 
 
 def test_a_run_that_was_undone_and_its_undo() -> None:
@@ -490,7 +533,8 @@ json_values = st.recursive(
 )
 names = st.sampled_from(
     ["step", "who", "by", "outcome", "text", "at", "tasks", "verdicts", "plan", "answers", "undo", "kills", "ok",
-     "exit_status", "closed", "destructive", "attended", "node", "root_cause", "backup", "kind", "undoes", "seq"]
+     "exit_status", "closed", "destructive", "attended", "node", "root_cause", "backup", "kind", "undoes", "seq",
+     "by_hand"]
 )  # fmt: skip
 events = st.sampled_from(
     ["run-start", "resume", "settled", "preview", "consent", "intent", "applied", "step-result", "run-end", "new"]
@@ -515,7 +559,17 @@ def test_every_saying_has_words() -> None:
     words = resources.template_texts()["report_words.j2"][0]
     told = set(re.findall(r'one\.id == "([a-z-]+)"', words))
     made = set(re.findall(r'"((?:[rtu]-)[a-z-]+)"', source)) | set(re.findall(r'Saying\(\s*"([a-z-]+)"', source))
-    made |= {"t-run-start", "t-resume", "t-settled", "t-intent", "running", "unfinished", "stopped", "undone"}
+    made |= {
+        "t-run-start",
+        "t-resume",
+        "t-settled",
+        "t-intent",
+        "t-by-hand",
+        "running",
+        "unfinished",
+        "stopped",
+        "undone",
+    }
     made |= {"partly-undone", "attended", "unattended", "put-back", "put-back-nothing"}
     assert made == told
 

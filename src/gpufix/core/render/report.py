@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -98,15 +98,18 @@ class VmImpact:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One attempt at one step. ``began``: when it began to act; empty where it did not.
+    """One attempt at one step, or that a person (``who``) marked it as done ``by_hand``. ``began``: when it began to
+    act; empty where it did not. ``end_known`` False: its process died, and what a later one found was not its end.
 
     ``diff`` was shown at its gate; ``applied_diff`` is what the playbook said that it changed, where that is another.
     """
 
     step: str
     outcome: str
+    by_hand: bool
     text: str
     lasted: str
+    end_known: bool
     began: str
     consent: str
     who: str
@@ -177,6 +180,8 @@ class Report:
     put_aside: tuple[PutAside, ...]
     answers: tuple[tuple[str, str, str], ...]
     acts: tuple[Act, ...]
+    again: tuple[str, ...]
+    """Steps that whoever went on found done, and that ``acts`` has already."""
     verification: Verification
     remains: tuple[Saying, ...]
     unknown: tuple[Saying, ...]
@@ -188,6 +193,15 @@ class Report:
     def footer(self) -> str:
         """Stands on every page of a PDF."""
         return f"gpufix {self.gpufix} \u00b7 {self.run} \u00b7 {self.made_at}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """``process``: the line with which that began which began the attempt; ``ended_here``: it wrote the end too."""
+
+    process: Line
+    parts: dict[str, Line]
+    ended_here: bool = False
 
 
 def build_report(told: Told, alerts: Alerts, version: str) -> Report:
@@ -240,6 +254,7 @@ class _Builder:
             put_aside=put_aside_of(before.diagnosis) if before is not None else (),
             answers=tuple(self._answers()),
             acts=tuple(self._acts()),
+            again=tuple(dict.fromkeys(self._again())),
             verification=self._verification(),
             remains=tuple(self._remains()),
             unknown=tuple(self._unknown()),
@@ -384,15 +399,17 @@ class _Builder:
         began = _time(self.start)
         if ready is None or began is None or ready < began:
             ready = None
-        for line in self.history.lines:
+        deaths = self._deaths()
+        for number, line in enumerate(self.history.lines):
             told = _told_of(line)
-            if told is None:
-                continue
             at = _time(line)
-            if ready is not None and at is not None and ready <= at:
-                yield Moment(_moment(ready), Saying("t-ready"))
-                ready = None
-            yield Moment(_moment(at), told)
+            if told is not None:
+                if ready is not None and at is not None and ready <= at:
+                    yield Moment(_moment(ready), Saying("t-ready"))
+                    ready = None
+                yield Moment(_moment(at), told)
+            if number in deaths:
+                yield Moment(_moment(at), Saying("t-died"))
         if ready is not None:
             yield Moment(_moment(ready), Saying("t-ready"))
 
@@ -405,45 +422,73 @@ class _Builder:
             yield shown(str(name)), _word(value), _word(origin_words(_word(given.get("origin"))))
 
     def _acts(self) -> Iterator[Act]:
-        """An attempt begins with its preview (or, in a broken journal, with what there is) and ends with its result."""
-        open_: dict[str, dict[str, Line]] = {}
-        attended = self.start.get("attended")
-        for line in self.history.lines:
+        """An attempt begins with its preview (or, in a broken journal, with what there is) and ends with its result.
+
+        A look of a later process that has nothing to add is none: ``_again`` tells of those.
+        """
+        open_: dict[str, _Attempt] = {}
+        for process, line in self._by_process():
             event = line["event"]
-            if event in ("run-start", "resume"):
-                attended = line.get("attended")
             if event not in ("preview", "consent", "intent", "applied", "step-result", "settled"):
                 continue
             step = _word(line.get("step")) or "?"
-            parts = open_.get(step)
-            if parts is not None and event in parts:
-                yield self._act(step, open_.pop(step), attended)
-                parts = None
-            if parts is None:
-                if event == "settled":
-                    continue  # of a step that a person marked done: the timeline tells it
-                parts = open_.setdefault(step, {})
-            parts[event] = line
+            attempt = open_.get(step)
+            if attempt is not None and (event in attempt.parts or _is_by_hand(line)):
+                yield self._act(step, open_.pop(step))
+                attempt = None
+            if _is_by_hand(line):
+                yield self._act(step, _Attempt(process, {event: line}))
+                continue
+            if attempt is None:
+                if event == "settled" or self._adds_nothing(process, line):
+                    continue  # the timeline tells it
+                attempt = open_.setdefault(step, _Attempt(process, {}))
+            attempt.parts[event] = line
             if event in ("step-result", "settled"):
-                yield self._act(step, open_.pop(step), attended)
-        for step, parts in open_.items():
-            yield self._act(step, parts, attended)
+                ended_here = event == "step-result" and attempt.process == process
+                yield self._act(step, replace(open_.pop(step), ended_here=ended_here))
+        for step, attempt in open_.items():
+            yield self._act(step, attempt)
 
-    def _act(self, step: str, parts: Mapping[str, Line], attended: object) -> Act:
+    def _by_process(self) -> Iterator[tuple[Line, Line]]:
+        """Each line with that by which its process began."""
+        process = self.start
+        for line in self.history.lines:
+            if line["event"] in ("run-start", "resume"):
+                process = line
+            yield process, line
+
+    def _adds_nothing(self, process: Line, line: Line) -> bool:
+        """Found done by whoever went on, in a step that the journal has as done already."""
+        if process.get("event") != "resume" or line["event"] != "step-result" or line.get("outcome") != "no-op":
+            return False
+        earlier = itertools.takewhile(lambda one: one is not process, self.history.lines)
+        return any(one.get("step") == line.get("step") and one.get("outcome") in ("done", "no-op") for one in earlier)
+
+    def _again(self) -> Iterator[str]:
+        for process, line in self._by_process():
+            if self._adds_nothing(process, line):
+                yield _word(line.get("step"))
+
+    def _act(self, step: str, attempt: _Attempt) -> Act:
+        parts, attended = attempt.parts, attempt.process.get("attended")
         consent, intent, applied = (parts.get(name) or {} for name in ("consent", "intent", "applied"))
         result = parts.get("step-result") or parts.get("settled") or {}
         previewed = _diff((parts.get("preview") or {}).get("tasks"))
         done = _diff(applied.get("tasks"))
+        by_hand = _is_by_hand(result) if result else False
         lost = "" if result else "unknown" if intent else "not done"
         kills = consent.get("kills")
         return Act(
             step=step,
-            outcome=lost or _word(result.get("outcome")) or "unknown",
+            outcome="by hand" if by_hand else lost or _word(result.get("outcome")) or "unknown",
+            by_hand=by_hand,
             text=_word(result.get("text")),
-            lasted=_between(_time(intent), _time(result)) if intent and result else "",
+            lasted=_between(_time(intent), _time(result)) if intent and attempt.ended_here else "",
+            end_known=not intent or attempt.ended_here,
             began=_at(intent),
             consent=_word(consent.get("by")),
-            who=_word(consent.get("who")),
+            who=_word((result if by_hand else consent).get("who")),
             destructive=consent.get("destructive") is True,
             attended=attended if isinstance(attended, bool) else None,
             kills=", ".join(map(_word, kills)) if isinstance(kills, list) else "",
@@ -487,9 +532,7 @@ class _Builder:
                 yield Saying("r-open", values)
         yield from (Saying("r-not-begun", {"step": step}) for step in self._not_begun())
         yield from self._labels_left()
-        for backup in dict.fromkeys(_word(line.get("backup")) for line in self.history.all("applied")):
-            if backup:
-                yield Saying("r-backup", {"path": backup})
+        yield from self._backups()
         if self.verdicts is None or not self.told.at_end:
             yield Saying("r-no-look")
             return
@@ -503,6 +546,21 @@ class _Builder:
             why = shown(vm.reason)
             announced = "r-vm-announced" if self.verdicts.vms.announced else "r-vm"
             yield Saying(announced, {"vm": shown(f"{vm.namespace}/{vm.name}"), "why": why})
+
+    def _backups(self) -> Iterator[Saying]:
+        """A playbook that ended says what it made; of one that did not, only what it was about to make is known."""
+        made = dict.fromkeys(_word(line.get("backup")) for line in self.history.all("applied"))
+        yield from (Saying("r-backup", {"path": path}) for path in made if path)
+        begun: dict[str, str] = {}
+        maybe: dict[str, None] = {}
+        for line in self.history.lines:
+            step = _word(line.get("step"))
+            if line["event"] == "intent":
+                begun[step] = _word(_mapping(line.get("undo")).get("backup"))
+                maybe[begun[step]] = None
+            elif line["event"] == "applied" and line.get("ok") is True:
+                maybe.pop(begun.get(step, ""), None)
+        yield from (Saying("r-backup-maybe", {"path": path}) for path in maybe if path and path not in made)
 
     def _not_begun(self) -> Iterator[str]:
         plan = self.history.process.get("plan")
@@ -535,7 +593,7 @@ class _Builder:
             yield Saying("u-broken", {"lines": ", ".join(map(str, history.broken))})
         yield from (Saying("u-missing", {"what": shown(what), "why": shown(why)}) for what, why in told.missing)
         if died := self._deaths():
-            yield Saying("u-died", {"count": str(died)})
+            yield Saying("u-died", {"count": str(len(died))})
         for step in self.open:
             yield Saying("u-step", {"step": shown(step)})
         if self._clock_went_back():
@@ -565,16 +623,18 @@ class _Builder:
         for what, why in sorted(look.diagnosis.unread.items()):
             yield Saying("u-unread", {"look": look.name, "what": shown(what), "why": shown(why)})
 
-    def _deaths(self) -> int:
-        """How often a process of this run ended without a word; the one that may still live is not counted."""
-        died, going = 0, False
-        for line in self.history.lines:
-            if line["event"] in ("run-start", "resume"):
-                died += going
-                going = True
-            elif line["event"] == "run-end":
-                going = False
-        return died + (going and self.told.state != "running")
+    def _deaths(self) -> tuple[int, ...]:
+        """After which lines (by their place) a process of this run ended without a word; the one that may still live
+        is not counted. That a step was done by hand is written by whoever goes on, before his own beginning."""
+        died, going = [], False
+        for number, line in enumerate(self.history.lines):
+            begins = line["event"] in ("run-start", "resume")
+            if going and (begins or _is_by_hand(line)):
+                died.append(number - 1)
+            going = begins or (going and line["event"] != "run-end" and not _is_by_hand(line))
+        if going and self.told.state != "running":
+            died.append(len(self.history.lines) - 1)
+        return tuple(died)
 
     def _clock_went_back(self) -> bool:
         times = [at for line in self.history.lines if (at := _time(line)) is not None]
@@ -604,6 +664,8 @@ def _told_of(line: Line) -> Saying | None:
     """None for a line that tells nothing to a reader of the timeline."""
     event = line["event"]
     values = {name: _word(line.get(name)) or "?" for name in ("step", "who", "by", "outcome", "text")}
+    if _is_by_hand(line):
+        return Saying("t-by-hand" if line.get("who") else "t-by-hand-told", values)
     if event in ("run-start", "resume", "settled", "intent"):
         return Saying(f"t-{event}", values)
     if event == "preview":
