@@ -31,7 +31,7 @@ from gpufix.core.render.report import Look, Report, Saying, Told, Undo, build_re
 from gpufix.core.render.run_text import run_as_data, run_row
 from gpufix.core.run_history import read_history
 from gpufix.language import speaking
-from gpufix.model import ROOT_CAUSES
+from gpufix.model import ROOT_CAUSES, GpuHolder, Observation
 from gpufix.runs import find_run, list_runs, run_to_resume, run_to_undo
 from gpufix.world.catalogs import catalog
 from gpufix.world.journal import JOURNAL, Journal, state_folder
@@ -146,6 +146,30 @@ def test_a_run_that_recovered(form: str) -> None:
         assert section in text
 
 
+def test_what_became_of_the_processes_that_held_the_gpu() -> None:
+    holder = GpuHolder(2231, "python3", ("/dev/nvidia0",), "", "cuda")
+    folder = with_looks(recover(session()))
+    history = find_run(state_folder(), folder.name).history
+
+    def told(after: Observation[tuple[GpuHolder, ...]]) -> Report:
+        looks = []
+        for name, source, held in (("before", DEAD, Observation((holder,))), ("after", RECOVERED, after)):
+            facts = replace(parse_snapshot(case(source.name)), gpu_holders=held)
+            looks.append(Look(name, facts, diagnosis(source.name)))
+        return build_report(Told(folder.name, "finished", history, *looks, True), ALERTS, "1")
+
+    for after, words in (
+        (Observation((holder,)), "still holds it."),
+        (Observation((replace(holder, command="other"),)), "does not hold it any more."),
+        (Observation.unread(), "still holds it was not read."),
+    ):
+        report = told(after)
+        assert len(report.holders) == 1
+        for form in ("md", "html"):
+            assert words in read(report, form)
+            assert "2231 (python3), which held the GPU before" in read(report, form)
+
+
 def test_evidence_that_is_left_out_is_counted() -> None:
     report = made(with_looks(recover(session())))
     report = replace(report, chain=tuple(replace(link, more=7) for link in report.chain))
@@ -201,6 +225,7 @@ def test_a_step_that_failed() -> None:
     assert failed.applied is False
     assert failed.message == "it broke half-way"
     assert {"r-resume", "r-open", "r-not-begun"} <= set(ids(report.remains))
+    assert "r-reboot" not in ids(report.remains), "nothing was recovered"
     for form in ("md", "html"):
         assert "This is a draft of an unfinished run" in read(report, form)
         assert "Its playbook failed: it broke half-way" in read(report, form)
@@ -260,7 +285,7 @@ def test_a_run_that_was_killed_twice_and_gone_on_with(monkeypatch: pytest.Monkey
     assert any(moment.what.id == "t-settled" for moment in report.timeline)
     assert len([moment for moment in report.timeline if moment.what.id == "t-died"]) == 2
     where = [moment.what.id for moment in report.timeline]
-    assert [where[number + 1] for number, id in enumerate(where) if id == "t-died"] == ["t-resume", "t-resume"]
+    assert [where[number + 1] for number, told in enumerate(where) if told == "t-died"] == ["t-resume", "t-resume"]
     assert report.verification.look == "after"
     assert "r-unsettled" not in ids(report.remains)
     (cut,) = [act for act in report.acts if act.began and not act.end_known]
@@ -318,6 +343,18 @@ def test_a_run_that_was_undone_and_its_undo() -> None:
     told = made(undo)
     assert told.undo_of == folder.name
     assert told.outdated == ""
+    assert (told.is_undo, told.chain, told.follow_ups, told.rules) == (True, (), (), "")
+    stay = [one.values["step"] for one in told.remains if one.id in ("r-stays", "r-stays-why")]
+    assert ", ".join(stay) == said["stays"]["steps"]
+    told = made(with_looks(undo, after=DEAD))
+    assert "r-node-reboot" in ids(told.remains)
+    for form in ("md", "html"):
+        text = read(told, form)
+        assert "What would have told of it earlier" not in text
+        assert "The chain of causes" not in text
+        assert "The node would not survive a reboot: swap comes back at boot" in text
+        assert "The recovery does not survive" not in text
+        assert "restart-kubelet was not put back" in text
     assert "u-why-undone" in ids(told.unknown)
     assert folder.name in read(told, "html")
     assert read(told, "md").startswith("Postmortem draft, an undo: omen2")
@@ -564,7 +601,9 @@ def test_every_saying_has_words() -> None:
         "t-resume",
         "t-settled",
         "t-intent",
-        "t-by-hand",
+        "h-still",
+        "h-gone",
+        "h-unknown",
         "running",
         "unfinished",
         "stopped",

@@ -19,7 +19,7 @@ from gpufix.core.render.chain_figure import Figure, chain_figure
 from gpufix.core.render.document import CauseLink, FoundCheck, PutAside, chain_of, put_aside_of, shown, shown_lines
 from gpufix.core.render.terminal import Style, diff_lines, origin_words
 from gpufix.core.run_history import History, Line, steps_of, unsettled
-from gpufix.core.undo import undo_id
+from gpufix.core.undo import BY_HAND, undo_id
 from gpufix.core.verdict import Verdicts, judge
 from gpufix.core.workload import raw_workload
 from gpufix.language import t
@@ -54,6 +54,8 @@ class Told:
 
     ``state`` is that of ``gpufix runs``. ``last``: the newest look there is; ``at_end``: it was taken when the run
     ended. ``missing``: what could not be read beside the journal, and why. ``undone_by``: the undos of this run.
+    ``undoes``: of an undo, the run that it undoes, where its journal is there; ``others``: the other undos of that one.
+    ``lab``: it was made in a practice lab. ``resume``: the command that goes on with it.
     """
 
     id: str
@@ -64,6 +66,10 @@ class Told:
     at_end: bool = False
     missing: tuple[tuple[str, str], ...] = ()
     undone_by: tuple[Undo, ...] = ()
+    undoes: History | None = None
+    others: tuple[Undo, ...] = ()
+    lab: bool = False
+    resume: str = "gpufix resume"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +194,17 @@ class Report:
     follow_ups: tuple[FollowUp, ...]
     no_metric: bool
     rules: str
+    is_undo: bool
+    """It has no chain of causes and no follow-ups."""
+    lab: bool
+    holders: tuple[Saying, ...]
+    """What became of the processes that held the GPU before."""
 
     @property
     def footer(self) -> str:
         """Stands on every page of a PDF."""
-        return f"gpufix {self.gpufix} \u00b7 {self.run} \u00b7 {self.made_at}"
+        lab = " \u00b7 " + t("practice lab") if self.lab else ""
+        return f"gpufix {self.gpufix}{lab} \u00b7 {self.run} \u00b7 {self.made_at}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +237,10 @@ class _Builder:
         told, before = self.told, self.told.before
         cause = before.diagnosis.root_cause if before is not None else None
         named = _word(self.start.get("root_cause"))
-        chain = chain_of(before.diagnosis) if before is not None else ()
+        undo = self.history.kind == "undo"  # what it puts back was somebody's choice: that is no cause of anything
+        chain = chain_of(before.diagnosis) if before is not None and not undo else ()
         cause_id = named or (cause.id if cause is not None else "")
-        following = self.alerts.telling_of(cause_id)
+        following = () if undo else self.alerts.telling_of(cause_id)
         return Report(
             run=shown(told.id),
             node=self.node,
@@ -251,7 +264,7 @@ class _Builder:
             timeline=tuple(self._timeline()),
             chain=chain,
             figure=chain_figure([(link.title, link.status) for link in chain]),
-            put_aside=put_aside_of(before.diagnosis) if before is not None else (),
+            put_aside=put_aside_of(before.diagnosis) if before is not None and not undo else (),
             answers=tuple(self._answers()),
             acts=tuple(self._acts()),
             again=tuple(dict.fromkeys(self._again())),
@@ -259,8 +272,11 @@ class _Builder:
             remains=tuple(self._remains()),
             unknown=tuple(self._unknown()),
             follow_ups=tuple(FollowUp(one.name, t(one.needs), one.source) for one in following),
-            no_metric=cause_id in self.alerts.no_metric,
-            rules=as_rules(following),
+            no_metric=not undo and cause_id in self.alerts.no_metric,
+            rules="" if undo else as_rules(following),
+            is_undo=undo,
+            lab=told.lab,
+            holders=tuple(self._holders()),
         )  # fmt: skip
 
     def _outdated(self) -> str:
@@ -521,7 +537,8 @@ class _Builder:
 
     def _remains(self) -> Iterator[Saying]:
         if self.told.state in ("unfinished", "stopped"):
-            yield Saying("r-resume", {"run": shown(self.told.id)})
+            yield Saying("r-resume", {"command": shown(f"{self.told.resume} {self.told.id}")})
+        yield from self._not_put_back()
         for step in self.open:
             yield Saying("r-unsettled", {"step": shown(step)})
         for one in self.steps:
@@ -541,11 +558,44 @@ class _Builder:
         if not self.verdicts.node.reboot_proof:
             known = self.verdicts.node.reboot_proof is False
             text = shown(self.verdicts.node.reboot_text)
-            yield Saying("r-reboot" if known else "r-reboot-unknown", {"text": text})
+            recovered = self.history.kind == "recover" and self.told.state == "finished" and not self._came_short()
+            of_node = ("r-node-reboot", "r-node-reboot-unknown")
+            words = ("r-reboot", "r-reboot-unknown") if recovered else of_node
+            yield Saying(words[0 if known else 1], {"text": text})
         for vm in self.verdicts.vms.waiting:
             why = shown(vm.reason)
             announced = "r-vm-announced" if self.verdicts.vms.announced else "r-vm"
             yield Saying(announced, {"vm": shown(f"{vm.namespace}/{vm.name}"), "why": why})
+
+    def _came_short(self) -> bool:
+        return self.last_end.get("exit_status") != 0
+
+    def _not_put_back(self) -> Iterator[Saying]:
+        """Of an undo: what the run did and no undo took back."""
+        run = self.told.undoes
+        if run is None or self.history.kind != "undo":
+            return
+        back = _put_back(self.history).union(*(_put_back(one.history) for one in self.told.others))
+        for step in _acted(run):
+            if step in back:
+                continue
+            first = next((line for line in run.all("intent") if str(line.get("step")) == step), {})
+            by_hand = any(_is_by_hand(line) for line in run.all("settled", step))
+            why = t(BY_HAND) if by_hand else _word(first.get("irreversible"))
+            yield Saying("r-stays-why" if why else "r-stays", {"step": _word(step), "why": why})
+
+    def _holders(self) -> Iterator[Saying]:
+        before, last = self.told.before, self.told.last
+        if before is None or last is None or last is before:
+            return
+        later = last.facts.gpu_holders.value
+        for one in before.facts.gpu_holders.value or ():
+            values = {"pid": str(one.pid), "command": shown(one.command), "look": last.name}
+            if later is None:
+                yield Saying("h-unknown", values)
+            else:
+                same = any((other.pid, other.command) == (one.pid, one.command) for other in later)
+                yield Saying("h-still" if same else "h-gone", values)
 
     def _backups(self) -> Iterator[Saying]:
         """A playbook that ended says what it made; of one that did not, only what it was about to make is known."""
