@@ -155,7 +155,7 @@ def test_what_became_of_the_processes_that_held_the_gpu() -> None:
         looks = []
         for name, source, held in (("before", DEAD, Observation((holder,))), ("after", RECOVERED, after)):
             facts = replace(parse_snapshot(case(source.name)), gpu_holders=held)
-            looks.append(Look(name, facts, diagnosis(source.name)))
+            looks.append(Look(name, facts, diagnosis(case(source.name))))
         return build_report(Told(folder.name, "finished", history, *looks, True), ALERTS, "1")
 
     for after, words in (
@@ -518,7 +518,13 @@ def test_hostile_text_is_only_text_in_html() -> None:
 
 
 def test_the_markdown_passes_a_linter(tmp_path: Path) -> None:
+    one = session()
+    folder = recover(one)
+    undo = Path(undoing.undo(one, ASKED, run_to_undo(state_folder(), NODE)).run)  # type: ignore[arg-type]
+    held = (Saying("h-still", {"pid": "1", "command": "x"}),)
     reports = {
+        "undone": replace(made(with_looks(folder)), holders=held, lab=True, again=("a", "b")),
+        "undo": made(with_looks(undo)),
         "recovered": made(with_looks(recover(session()))),
         "no-looks": made(recover(session())),
         "hostile": hostile(),
