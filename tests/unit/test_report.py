@@ -355,6 +355,7 @@ def test_a_run_that_was_undone_and_its_undo() -> None:
         assert "The node would not survive a reboot: swap comes back at boot" in text
         assert "The recovery does not survive" not in text
         assert "restart-kubelet was not put back" in text
+        assert ".." not in text
     assert "u-why-undone" in ids(told.unknown)
     assert folder.name in read(told, "html")
     assert read(told, "md").startswith("Postmortem draft, an undo: omen2")

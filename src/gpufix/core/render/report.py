@@ -581,7 +581,7 @@ class _Builder:
                 continue
             first = next((line for line in run.all("intent") if str(line.get("step")) == step), {})
             by_hand = any(_is_by_hand(line) for line in run.all("settled", step))
-            why = t(BY_HAND) if by_hand else _word(first.get("irreversible"))
+            why = t(BY_HAND) if by_hand else _word(first.get("irreversible")).rstrip(".")
             yield Saying("r-stays-why" if why else "r-stays", {"step": _word(step), "why": why})
 
     def _holders(self) -> Iterator[Saying]:
