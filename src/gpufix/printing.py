@@ -18,10 +18,11 @@ from gpufix.world import pdf
 from gpufix.world.files import check_replaceable, reason, replace_file
 
 PAPERS: Mapping[str, str] = {"a4": "A4", "letter": "letter"}
+FORMATS = ("md", "html", "pdf", "json")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=("md", "html", "pdf", "json"), default="md", help="default: md")
+    parser.add_argument("--format", choices=FORMATS, default="md", help="default: md")
     parser.add_argument(
         "-o", "--output", metavar="FILE", default="-", help="write it there; - is stdout (default); pdf needs a file"
     )
@@ -34,6 +35,11 @@ def check_options(arguments: argparse.Namespace, kind: str, what: str) -> None:
 
     ``kind`` is the mark that every document of this kind has, and ``what`` names the kind.
     """
+    if arguments.output in FORMATS:  # other commands take the form after -o
+        form = arguments.output
+        raise GpufixError(
+            f"-o {form} names a file, not the form", f"give --format {form}; for a file of that name: -o ./{form}"
+        )
     if arguments.output == "-":
         if arguments.format == "pdf" and sys.stdout is not None and sys.stdout.isatty():
             raise GpufixError("a PDF is nothing for a terminal", "give a file: -o FILE")

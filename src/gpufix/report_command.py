@@ -12,7 +12,7 @@ from pathlib import Path
 from gpufix import printing, resources, runs_command, workflow
 from gpufix.core.alerts import load_alerts
 from gpufix.core.render.pages import Templates, render
-from gpufix.core.render.report import Look, Report, Told, build_report
+from gpufix.core.render.report import Look, Report, Told, Undo, build_report
 from gpufix.core.run_history import History
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.language import spoken
@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
     own, theirs = resources.template_texts(), printing.templates(arguments)
     state = runs_command.state_of(arguments)
     one = find_run(state, arguments.run)
-    report = make_report(one, list_runs(state))
+    in_lab = hasattr(arguments, "words") or is_of_lab(state)
+    report = make_report(one, list_runs(state), in_lab, runs_command.command_of(arguments, "resume"))
     if arguments.format == "json":
         data = {"version": VERSION, "kind": KIND, **asdict(report)}
         printing.write(arguments, json.dumps(data, indent=2) + "\n")
@@ -48,16 +49,38 @@ def make_page(report: Report, form: str, own: Templates, theirs: Templates) -> s
     return render(TEMPLATES[form], own, theirs, {"doc": report, "language": spoken()})
 
 
-def make_report(one: Run, runs: list[Run]) -> Report:
-    """Of run ``one``; ``runs`` are all of its state folder."""
+def is_of_lab(state: Path) -> bool:
+    """Whether ``state`` is where a practice lab keeps its runs, as from within ``gpufix lab shell``."""
+    try:
+        return (state.parent.parent / LAB_MARK).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+LAB_MARK = "lab.json"
+"""As gpufix.lab.server has it, whose import takes a while."""
+
+
+def make_report(one: Run, runs: list[Run], lab: bool = False, resume: str = "gpufix resume") -> Report:
+    """Of run ``one``; ``runs`` are all of its state folder. ``lab`` and ``resume``: as ``Told`` has them."""
     missing: list[tuple[str, str]] = []
     node = one.node
     before = _look(one.folder / "before", node, missing)
     name, at_end = last_look(one.history, {path.name for path in one.folder.iterdir() if path.is_dir()})
     last = before if name == "before" else _look(one.folder / name, node, missing)
-    undone_by = tuple(other.id for other in runs if other.history.kind == "undo" and other.of == one.id)
-    told = Told(one.id, one.state, one.history, before, last, at_end, tuple(missing), undone_by)
+    told = Told(
+        one.id, one.state, one.history, before, last, at_end, tuple(missing),
+        undone_by=_undos_of(one.id, runs),
+        undoes=next((other.history for other in runs if one.of and other.id == one.of), None),
+        others=tuple(other for other in _undos_of(one.of, runs) if one.of and other.id != one.id),
+        lab=lab,
+        resume=resume,
+    )  # fmt: skip
     return build_report(told, load_alerts(resources.read_text("alerts.yml")), version("gpufix"))
+
+
+def _undos_of(run: str, runs: list[Run]) -> tuple[Undo, ...]:
+    return tuple(Undo(other.id, other.history) for other in runs if other.history.kind == "undo" and other.of == run)
 
 
 def last_look(history: History, names: set[str]) -> tuple[str, bool]:

@@ -367,7 +367,9 @@ class _TakenUp:
         run = _run_of(course)
         journal = Journal.reopen(run.folder, run.history.seq)
         try:
-            Record(journal, *self.listeners).write("settled", step=at, outcome="done", text=told, by_hand=True)
+            Record(journal, *self.listeners).write(
+                "settled", step=at, outcome="done", text=told, by_hand=True, who=self.request.who
+            )
         finally:
             journal.close()
         ui.say(ui.style.wrap(f"{at}: {safe(told)}", 2, 4))

@@ -27,10 +27,13 @@ from gpufix.consents import Request
 from gpufix.core.alerts import as_rules, load_alerts
 from gpufix.core.parse import parse_snapshot
 from gpufix.core.render.pages import render
-from gpufix.core.render.report import Look, Report, Saying, Told, build_report
+from gpufix.core.render.report import Look, Report, Saying, Told, Undo, build_report
+from gpufix.core.render.run_text import run_as_data, run_row
 from gpufix.core.run_history import read_history
-from gpufix.model import ROOT_CAUSES
+from gpufix.language import speaking
+from gpufix.model import ROOT_CAUSES, GpuHolder, Observation
 from gpufix.runs import find_run, list_runs, run_to_resume, run_to_undo
+from gpufix.world.catalogs import catalog
 from gpufix.world.journal import JOURNAL, Journal, state_folder
 
 ASKED = Request([BOOK], who="tester@bench")
@@ -143,6 +146,44 @@ def test_a_run_that_recovered(form: str) -> None:
         assert section in text
 
 
+def test_what_became_of_the_processes_that_held_the_gpu() -> None:
+    holder = GpuHolder(2231, "python3", ("/dev/nvidia0",), "", "cuda")
+    folder = with_looks(recover(session()))
+    history = find_run(state_folder(), folder.name).history
+
+    def told(after: Observation[tuple[GpuHolder, ...]]) -> Report:
+        looks = []
+        for name, source, held in (("before", DEAD, Observation((holder,))), ("after", RECOVERED, after)):
+            facts = replace(parse_snapshot(case(source.name)), gpu_holders=held)
+            looks.append(Look(name, facts, diagnosis(case(source.name))))
+        return build_report(Told(folder.name, "finished", history, *looks, True), ALERTS, "1")
+
+    for after, words in (
+        (Observation((holder,)), "still holds it."),
+        (Observation((replace(holder, command="other"),)), "does not hold it any more."),
+        (Observation.unread(), "still holds it was not read."),
+    ):
+        report = told(after)
+        assert len(report.holders) == 1
+        for form in ("md", "html"):
+            assert words in read(report, form)
+            assert "2231 (python3), which held the GPU before" in read(report, form)
+
+
+def test_evidence_that_is_left_out_is_counted() -> None:
+    report = made(with_looks(recover(session())))
+    report = replace(report, chain=tuple(replace(link, more=7) for link in report.chain))
+    for form in ("md", "html"):
+        assert read(report, form).count("7 more in the snapshot") == len(report.chain) > 0
+
+
+def test_where_an_answer_came_from_is_told_in_the_readers_words() -> None:
+    folder = recover(session())
+    assert made(folder).answers == (("target_workload", "container", "the prompt"),)
+    with speaking(catalog("ko")):
+        assert made(folder).answers == (("target_workload", "container", "프롬프트"),)
+
+
 def test_durations_are_the_journals_own(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = with_looks(recover(session()))
     rewrite(folder, times)
@@ -167,6 +208,11 @@ def test_since_when_and_until_when_come_from_the_looks() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", said["down-until"]["at"])
     assert said["down-until"]["lasted"]
     still = made(with_looks(recover(session()), after=DEAD))
+    for form in ("md", "html"):
+        text = read(still, form)
+        assert "open: the node is not Ready" in text
+        assert "does not survive a reboot: swap comes back at boot" in text
+        assert "does not hold" not in text
     assert "still-down" in ids(still.impact)
     assert {"r-check", "r-reboot"} <= set(ids(still.remains))
 
@@ -179,6 +225,7 @@ def test_a_step_that_failed() -> None:
     assert failed.applied is False
     assert failed.message == "it broke half-way"
     assert {"r-resume", "r-open", "r-not-begun"} <= set(ids(report.remains))
+    assert "r-reboot" not in ids(report.remains), "nothing was recovered"
     for form in ("md", "html"):
         assert "This is a draft of an unfinished run" in read(report, form)
         assert "Its playbook failed: it broke half-way" in read(report, form)
@@ -193,6 +240,10 @@ def test_a_run_that_was_declined() -> None:
     assert len([one for one in report.remains if one.id == "r-not-begun"]) == len(BOOK.steps) - 1
 
 
+def with_backup(line: dict[str, Any], path: str) -> dict[str, Any]:
+    return {**line, "undo": {**(line["undo"] or {}), "backup": path}} if line["event"] == "intent" else line
+
+
 def test_a_run_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     killed(monkeypatch, "intent", "disable-swap")
     (one,) = list_runs(state_folder())
@@ -201,6 +252,10 @@ def test_a_run_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "r-unsettled" in ids(report.remains)
     assert {"u-died", "u-step", "u-no-end-look"} <= set(ids(report.unknown))
     assert report.acts[-1].outcome == "unknown"
+    assert (report.acts[-1].lasted, report.acts[-1].end_known) == ("", False)
+    backup = report.acts[-1].backup or "/etc/fstab.gpufix-backup"
+    rewrite(one.folder, lambda lines: [with_backup(line, backup) for line in lines])
+    assert Saying("r-backup-maybe", {"path": backup}) in made(one.folder).remains
     assert not report.verification.recorded
     assert "r-check" not in ids(report.remains), "a look from before the run says nothing of what remains"
     for form in ("md", "html"):
@@ -228,8 +283,43 @@ def test_a_run_that_was_killed_twice_and_gone_on_with(monkeypatch: pytest.Monkey
     assert Saying("u-died", {"count": "2"}) in report.unknown
     assert len([moment for moment in report.timeline if moment.what.id == "t-resume"]) == 2
     assert any(moment.what.id == "t-settled" for moment in report.timeline)
+    assert len([moment for moment in report.timeline if moment.what.id == "t-died"]) == 2
+    where = [moment.what.id for moment in report.timeline]
+    assert [where[number + 1] for number, told in enumerate(where) if told == "t-died"] == ["t-resume", "t-resume"]
     assert report.verification.look == "after"
     assert "r-unsettled" not in ids(report.remains)
+    (cut,) = [act for act in report.acts if act.began and not act.end_known]
+    assert cut.lasted == ""
+    assert all(act.lasted for act in report.acts if act.began and act.end_known)
+    assert report.again
+    assert not set(report.again) & {act.step for act in report.acts if act.outcome == "no-op" and act.began}
+    seen = [act.step for act in report.acts if act.outcome in ("done", "no-op")]
+    assert len(seen) == len(set(seen)), "what was found done again is told in one line"
+    for form in ("md", "html"):
+        text = read(report, form)
+        assert "its end is not on record" in text
+        assert f"Nothing to do, again: {', '.join(report.again)}." in text
+        assert "The process of the run died after this line" in text
+
+
+def test_a_step_that_a_person_marked_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed(monkeypatch, "intent", "disable-swap")
+    folder = list_runs(state_folder())[0].folder
+    mark = {"v": 1, "event": "settled", "step": "disable-swap", "outcome": "done", "by_hand": True}
+    told = {"text": "marked done by hand by ann@desk; swap is off", "who": "ann@desk"}
+    rewrite(folder, lambda lines: times([*lines, {**mark, **told}, {**lines[0], "event": "resume"}]))
+    report = made(folder)
+    assert [(act.outcome, act.who, act.by_hand) for act in report.acts[-2:]] == [
+        ("unknown", "tester@bench", False),
+        ("by hand", "ann@desk", True),
+    ]
+    where = [moment.what.id for moment in report.timeline]
+    assert where[-5:] == ["t-intent", "t-died", "t-by-hand", "t-resume", "t-died"]
+    assert Saying("u-died", {"count": "2"}) in report.unknown
+    for form in ("md", "html"):
+        text = read(report, form)
+        assert "disable-swap: done by hand" in text
+        assert "disable-swap: done by hand, marked by ann@desk: marked done by hand by ann@desk; swap is off" in text
 
 
 def test_a_run_that_was_undone_and_its_undo() -> None:
@@ -238,11 +328,54 @@ def test_a_run_that_was_undone_and_its_undo() -> None:
     undo = Path(undoing.undo(one, ASKED, run_to_undo(state_folder(), NODE)).run)  # type: ignore[arg-type]
     report = made(folder)
     assert report.top[0] == Saying("undone", {"by": undo.name})
+    assert {"put-back", "stays", "undo-ended"} <= set(ids(report.top))
+    said = {one.id: one.values for one in report.top}
+    back = set(said["put-back"]["steps"].split(", "))
+    assert back == {act.step.removeprefix("undo-") for act in made(undo).acts}
+    assert back.isdisjoint(said["stays"]["steps"].split(", "))
+    assert "restart-kubelet" in said["stays"]["steps"]
+    assert said["undo-ended"]["line"].startswith("Undone: ")
+    for form in ("md", "html"):
+        text = read(report, form)
+        assert "State: undone. Recovered" not in text
+        assert text.count("At this run's end, before it was undone:") == 3
+        assert f"At this run's end, before it was undone: {report.line}" in text
     told = made(undo)
     assert told.undo_of == folder.name
+    assert told.outdated == ""
+    assert (told.is_undo, told.chain, told.follow_ups, told.rules) == (True, (), (), "")
+    stay = [one.values["step"] for one in told.remains if one.id in ("r-stays", "r-stays-why")]
+    assert ", ".join(stay) == said["stays"]["steps"]
+    told = made(with_looks(undo, after=DEAD))
+    assert "r-node-reboot" in ids(told.remains)
+    for form in ("md", "html"):
+        text = read(told, form)
+        assert "What would have told of it earlier" not in text
+        assert "The chain of causes" not in text
+        assert "The node would not survive a reboot: swap comes back at boot" in text
+        assert "The recovery does not survive" not in text
+        assert "restart-kubelet was not put back" in text
+        assert ".." not in text
     assert "u-why-undone" in ids(told.unknown)
     assert folder.name in read(told, "html")
     assert read(told, "md").startswith("Postmortem draft, an undo: omen2")
+
+
+def test_a_run_that_was_closed() -> None:
+    """Not by an operator, where its practice lab ended: the words are those of whoever closed it."""
+    folder = recover(session(ends=lambda possible: possible[0]))
+    line = runs.close(find_run(state_folder(), folder.name), "the practice lab, which has ended")
+    report = made(folder)
+    assert (report.state, report.closed) == ("finished", True)
+    assert Saying("closed", {"line": line}) in report.top
+    for form in ("md", "html"):
+        text = read(report, form)
+        assert f"This run was closed before its end. {line}" in text
+        assert "State: closed." in text
+        assert "by an operator" not in text
+    one = find_run(state_folder(), folder.name)
+    assert run_row(one.id, one.state, one.history)[2] == "closed"
+    assert run_as_data(one.id, "", one.state, one.history)["state"] == "finished"
 
 
 def test_a_step_that_was_skipped_remains() -> None:
@@ -349,7 +482,9 @@ def hostile() -> Report:
     history = read_history("".join(json.dumps(poisoned(line)) + "\n" for line in lines))
     look = evil(Look("before", parse_snapshot(case(DEAD.name)), diagnosis(case(DEAD.name))))
     missing = ((HOSTILE, HOSTILE),)
-    return build_report(Told(HOSTILE, "unfinished", history, look, look, True, missing, (HOSTILE,)), ALERTS, "1")
+    return build_report(
+        Told(HOSTILE, "unfinished", history, look, look, True, missing, (Undo(HOSTILE, history),)), ALERTS, "1"
+    )
 
 
 def evil(look: Look) -> Look:
@@ -384,7 +519,13 @@ def test_hostile_text_is_only_text_in_html() -> None:
 
 
 def test_the_markdown_passes_a_linter(tmp_path: Path) -> None:
+    one = session()
+    folder = recover(one)
+    undo = Path(undoing.undo(one, ASKED, run_to_undo(state_folder(), NODE)).run)  # type: ignore[arg-type]
+    held = (Saying("h-still", {"pid": "1", "command": "x"}),)
     reports = {
+        "undone": replace(made(with_looks(folder)), holders=held, lab=True, again=("a", "b")),
+        "undo": made(with_looks(undo)),
         "recovered": made(with_looks(recover(session()))),
         "no-looks": made(recover(session())),
         "hostile": hostile(),
@@ -436,7 +577,8 @@ json_values = st.recursive(
 )
 names = st.sampled_from(
     ["step", "who", "by", "outcome", "text", "at", "tasks", "verdicts", "plan", "answers", "undo", "kills", "ok",
-     "exit_status", "closed", "destructive", "attended", "node", "root_cause", "backup", "kind", "undoes", "seq"]
+     "exit_status", "closed", "destructive", "attended", "node", "root_cause", "backup", "kind", "undoes", "seq",
+     "by_hand"]
 )  # fmt: skip
 events = st.sampled_from(
     ["run-start", "resume", "settled", "preview", "consent", "intent", "applied", "step-result", "run-end", "new"]
@@ -461,8 +603,20 @@ def test_every_saying_has_words() -> None:
     words = resources.template_texts()["report_words.j2"][0]
     told = set(re.findall(r'one\.id == "([a-z-]+)"', words))
     made = set(re.findall(r'"((?:[rtu]-)[a-z-]+)"', source)) | set(re.findall(r'Saying\(\s*"([a-z-]+)"', source))
-    made |= {"t-run-start", "t-resume", "t-settled", "t-intent", "running", "unfinished", "stopped", "undone"}
-    made |= {"partly-undone", "attended", "unattended"}
+    made |= {
+        "t-run-start",
+        "t-resume",
+        "t-settled",
+        "t-intent",
+        "h-still",
+        "h-gone",
+        "h-unknown",
+        "running",
+        "unfinished",
+        "stopped",
+        "undone",
+    }
+    made |= {"partly-undone", "attended", "unattended", "put-back", "put-back-nothing"}
     assert made == told
 
 

@@ -16,6 +16,8 @@ from gpufix import cli, recovery
 from gpufix import walk as walk_module
 from gpufix.consents import Request
 from gpufix.errors import GpufixError
+from gpufix.lab.server import MARK
+from gpufix.report_command import LAB_MARK
 from gpufix.world import pdf
 
 
@@ -51,6 +53,49 @@ def test_nothing_is_asked_of_the_network(
     monkeypatch.setenv("KUBECONFIG", "/nonexistent")
     assert cli.main(["report", NODE, "--format", "html"]) == 0
     assert "<h1>" in capsys.readouterr().out
+
+
+def test_a_run_of_the_practice_lab_says_so(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LAB_MARK == MARK
+    assert "practice lab" not in _told(capsys, ["report", NODE])
+    lines = (run / "run.jsonl").read_text().splitlines(keepends=True)
+    (run / "run.jsonl").write_text("".join(lines[:-1]))
+    monkeypatch.setattr("gpufix.runs.process_began", lambda pid: "")
+    lab = str(tmp_path / "lab")
+    text = _told(capsys, ["lab", "report", "--dir", lab, "--state-dir", str(run.parent.parent), NODE])
+    assert text.startswith("# Postmortem draft: omen2 (practice lab)\n")
+    head, foot = text.splitlines()[2], text.splitlines()[-1]
+    assert head == foot
+    assert ", practice lab, run" in head
+    assert f"gpufix lab resume \\--dir {lab} {run.name}".replace("\\", "") in text.replace("\\", "")
+    (tmp_path / MARK).write_text("{}")  # beside the state folder: as from within gpufix lab shell
+    text = _told(capsys, ["report", NODE])
+    assert ", practice lab, run" in text
+    assert f"gpufix resume {run.name}" in text.replace("\\", "")
+
+
+def _told(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
+    assert cli.main(words) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["report", NODE], ["runbook"]])
+def test_the_form_is_no_name_of_a_file(
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: list[str],
+) -> None:
+    """Other commands take it after -o, and a file of that name is hardly what is wanted."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*command, "-o", "json"]) == 2
+    told = capsys.readouterr().err
+    assert "-o json names a file, not the form" in told
+    assert "--format json" in told
+    assert not (tmp_path / "json").exists()
 
 
 def test_no_such_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,8 +17,9 @@ from gpufix.core.alerts import Alerts, as_rules
 from gpufix.core.parse.times import parse_time
 from gpufix.core.render.chain_figure import Figure, chain_figure
 from gpufix.core.render.document import CauseLink, FoundCheck, PutAside, chain_of, put_aside_of, shown, shown_lines
-from gpufix.core.render.terminal import Style, diff_lines
+from gpufix.core.render.terminal import Style, diff_lines, origin_words
 from gpufix.core.run_history import History, Line, steps_of, unsettled
+from gpufix.core.undo import BY_HAND, undo_id
 from gpufix.core.verdict import Verdicts, judge
 from gpufix.core.workload import raw_workload
 from gpufix.language import t
@@ -40,11 +41,21 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Undo:
+    """An undo of the run that is told of."""
+
+    id: str
+    history: History
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """All that a report is made from.
 
     ``state`` is that of ``gpufix runs``. ``last``: the newest look there is; ``at_end``: it was taken when the run
     ended. ``missing``: what could not be read beside the journal, and why. ``undone_by``: the undos of this run.
+    ``undoes``: of an undo, the run that it undoes, where its journal is there; ``others``: the other undos of that one.
+    ``lab``: it was made in a practice lab. ``resume``: the command that goes on with it.
     """
 
     id: str
@@ -54,7 +65,11 @@ class Told:
     last: Look | None = None
     at_end: bool = False
     missing: tuple[tuple[str, str], ...] = ()
-    undone_by: tuple[str, ...] = ()
+    undone_by: tuple[Undo, ...] = ()
+    undoes: History | None = None
+    others: tuple[Undo, ...] = ()
+    lab: bool = False
+    resume: str = "gpufix resume"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +104,18 @@ class VmImpact:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One attempt at one step. ``began``: when it began to act; empty where it did not.
+    """One attempt at one step, or that a person (``who``) marked it as done ``by_hand``. ``began``: when it began to
+    act; empty where it did not. ``end_known`` False: its process died, and what a later one found was not its end.
 
     ``diff`` was shown at its gate; ``applied_diff`` is what the playbook said that it changed, where that is another.
     """
 
     step: str
     outcome: str
+    by_hand: bool
     text: str
     lasted: str
+    end_known: bool
     began: str
     consent: str
     who: str
@@ -151,6 +169,10 @@ class Report:
     """The last moment in the journal: the draft is of that state."""
     status: str
     line: str
+    closed: bool
+    """It has no end of its own: somebody closed it, or its practice lab ended."""
+    outdated: str
+    """undone | partly-undone: how it stood at its end is not how it was left. Empty: no undo put anything back."""
     cause: str
     cause_status: str
     cause_summary: str
@@ -164,17 +186,34 @@ class Report:
     put_aside: tuple[PutAside, ...]
     answers: tuple[tuple[str, str, str], ...]
     acts: tuple[Act, ...]
+    again: tuple[str, ...]
+    """Steps that whoever went on found done, and that ``acts`` has already."""
     verification: Verification
     remains: tuple[Saying, ...]
     unknown: tuple[Saying, ...]
     follow_ups: tuple[FollowUp, ...]
     no_metric: bool
     rules: str
+    is_undo: bool
+    """It has no chain of causes and no follow-ups."""
+    lab: bool
+    holders: tuple[Saying, ...]
+    """What became of the processes that held the GPU before."""
 
     @property
     def footer(self) -> str:
         """Stands on every page of a PDF."""
-        return f"gpufix {self.gpufix} \u00b7 {self.run} \u00b7 {self.made_at}"
+        lab = " \u00b7 " + t("practice lab") if self.lab else ""
+        return f"gpufix {self.gpufix}{lab} \u00b7 {self.run} \u00b7 {self.made_at}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """``process``: the line with which that began which began the attempt; ``ended_here``: it wrote the end too."""
+
+    process: Line
+    parts: dict[str, Line]
+    ended_here: bool = False
 
 
 def build_report(told: Told, alerts: Alerts, version: str) -> Report:
@@ -198,9 +237,10 @@ class _Builder:
         told, before = self.told, self.told.before
         cause = before.diagnosis.root_cause if before is not None else None
         named = _word(self.start.get("root_cause"))
-        chain = chain_of(before.diagnosis) if before is not None else ()
+        undo = self.history.kind == "undo"  # what it puts back was somebody's choice: that is no cause of anything
+        chain = chain_of(before.diagnosis) if before is not None and not undo else ()
         cause_id = named or (cause.id if cause is not None else "")
-        following = self.alerts.telling_of(cause_id)
+        following = () if undo else self.alerts.telling_of(cause_id)
         return Report(
             run=shown(told.id),
             node=self.node,
@@ -212,6 +252,8 @@ class _Builder:
             made_at=_at(self.history.lines[-1]) if self.history.lines else "",
             status=_word(self.last_end.get("exit_status")),
             line=_word(self.last_end.get("line")),
+            closed=self.end.get("closed") is True,
+            outdated=self._outdated(),
             cause=cause_id,
             cause_status=str(cause.status) if cause is not None and cause.id == cause_id else "",
             cause_summary=shown(cause.summary) if cause is not None and cause.id == cause_id else "",
@@ -222,16 +264,25 @@ class _Builder:
             timeline=tuple(self._timeline()),
             chain=chain,
             figure=chain_figure([(link.title, link.status) for link in chain]),
-            put_aside=put_aside_of(before.diagnosis) if before is not None else (),
+            put_aside=put_aside_of(before.diagnosis) if before is not None and not undo else (),
             answers=tuple(self._answers()),
             acts=tuple(self._acts()),
+            again=tuple(dict.fromkeys(self._again())),
             verification=self._verification(),
             remains=tuple(self._remains()),
             unknown=tuple(self._unknown()),
             follow_ups=tuple(FollowUp(one.name, t(one.needs), one.source) for one in following),
-            no_metric=cause_id in self.alerts.no_metric,
-            rules=as_rules(following),
+            no_metric=not undo and cause_id in self.alerts.no_metric,
+            rules="" if undo else as_rules(following),
+            is_undo=undo,
+            lab=told.lab,
+            holders=tuple(self._holders()),
         )  # fmt: skip
+
+    def _outdated(self) -> str:
+        if self.told.state == "undone":
+            return "undone"
+        return "partly-undone" if any(one.history.changed for one in self.told.undone_by) else ""
 
     def _judged(self) -> Verdicts | None:
         """Of the last look, as ``endings.reached`` has it: waiting is as announced once the node's label says so."""
@@ -251,13 +302,27 @@ class _Builder:
             yield Saying("no-start")
         if self.told.state in ("running", "unfinished", "stopped"):
             yield Saying(self.told.state, {"status": _word(self.last_end.get("exit_status")), "node": self.node})
-        if self.told.state == "undone" or self.told.undone_by:
-            whole = "undone" if self.told.state == "undone" else "partly-undone"
-            yield Saying(whole, {"by": ", ".join(map(shown, self.told.undone_by))})
+        yield from self._undone()
         if self.end.get("closed") is True:
-            yield Saying("closed")
+            yield Saying("closed", {"line": _word(self.end.get("line"))})
         if self.start and not self.history.changed:
             yield Saying("changed-nothing")
+
+    def _undone(self) -> Iterator[Saying]:
+        """What of it was put back, by the undos' own journals: an undo leaves alone what has no way back."""
+        undos = self.told.undone_by
+        if self.told.state == "undone" or undos:
+            whole = "undone" if self.told.state == "undone" else "partly-undone"
+            yield Saying(whole, {"by": ", ".join(shown(one.id) for one in undos)})
+        acted, back = _acted(self.history), set().union(*(_put_back(one.history) for one in undos))
+        if undos:
+            put = [step for step in acted if step in back]
+            yield Saying("put-back" if put else "put-back-nothing", {"steps": ", ".join(map(_word, put))})
+            if stay := [step for step in acted if step not in back]:
+                yield Saying("stays", {"steps": ", ".join(map(_word, stay))})
+        for one in undos:
+            if line := _word((one.history.last("run-end") or {}).get("line")):
+                yield Saying("undo-ended", {"by": shown(one.id), "line": line})
 
     def _summary(self) -> Iterator[Saying]:
         began, ended = _time(self.start), _time(self.end) if self.end else None
@@ -350,15 +415,17 @@ class _Builder:
         began = _time(self.start)
         if ready is None or began is None or ready < began:
             ready = None
-        for line in self.history.lines:
+        deaths = self._deaths()
+        for number, line in enumerate(self.history.lines):
             told = _told_of(line)
-            if told is None:
-                continue
             at = _time(line)
-            if ready is not None and at is not None and ready <= at:
-                yield Moment(_moment(ready), Saying("t-ready"))
-                ready = None
-            yield Moment(_moment(at), told)
+            if told is not None:
+                if ready is not None and at is not None and ready <= at:
+                    yield Moment(_moment(ready), Saying("t-ready"))
+                    ready = None
+                yield Moment(_moment(at), told)
+            if number in deaths:
+                yield Moment(_moment(at), Saying("t-died"))
         if ready is not None:
             yield Moment(_moment(ready), Saying("t-ready"))
 
@@ -368,48 +435,76 @@ class _Builder:
         for name, one in _mapping(self.start.get("answers")).items():
             given = _mapping(one)
             value = given.get("value") if given else one
-            yield shown(str(name)), _word(value), _word(given.get("origin"))
+            yield shown(str(name)), _word(value), _word(origin_words(_word(given.get("origin"))))
 
     def _acts(self) -> Iterator[Act]:
-        """An attempt begins with its preview (or, in a broken journal, with what there is) and ends with its result."""
-        open_: dict[str, dict[str, Line]] = {}
-        attended = self.start.get("attended")
-        for line in self.history.lines:
+        """An attempt begins with its preview (or, in a broken journal, with what there is) and ends with its result.
+
+        A look of a later process that has nothing to add is none: ``_again`` tells of those.
+        """
+        open_: dict[str, _Attempt] = {}
+        for process, line in self._by_process():
             event = line["event"]
-            if event in ("run-start", "resume"):
-                attended = line.get("attended")
             if event not in ("preview", "consent", "intent", "applied", "step-result", "settled"):
                 continue
             step = _word(line.get("step")) or "?"
-            parts = open_.get(step)
-            if parts is not None and event in parts:
-                yield self._act(step, open_.pop(step), attended)
-                parts = None
-            if parts is None:
-                if event == "settled":
-                    continue  # of a step that a person marked done: the timeline tells it
-                parts = open_.setdefault(step, {})
-            parts[event] = line
+            attempt = open_.get(step)
+            if attempt is not None and (event in attempt.parts or _is_by_hand(line)):
+                yield self._act(step, open_.pop(step))
+                attempt = None
+            if _is_by_hand(line):
+                yield self._act(step, _Attempt(process, {event: line}))
+                continue
+            if attempt is None:
+                if event == "settled" or self._adds_nothing(process, line):
+                    continue  # the timeline tells it
+                attempt = open_.setdefault(step, _Attempt(process, {}))
+            attempt.parts[event] = line
             if event in ("step-result", "settled"):
-                yield self._act(step, open_.pop(step), attended)
-        for step, parts in open_.items():
-            yield self._act(step, parts, attended)
+                ended_here = event == "step-result" and attempt.process == process
+                yield self._act(step, replace(open_.pop(step), ended_here=ended_here))
+        for step, attempt in open_.items():
+            yield self._act(step, attempt)
 
-    def _act(self, step: str, parts: Mapping[str, Line], attended: object) -> Act:
+    def _by_process(self) -> Iterator[tuple[Line, Line]]:
+        """Each line with that by which its process began."""
+        process = self.start
+        for line in self.history.lines:
+            if line["event"] in ("run-start", "resume"):
+                process = line
+            yield process, line
+
+    def _adds_nothing(self, process: Line, line: Line) -> bool:
+        """Found done by whoever went on, in a step that the journal has as done already."""
+        if process.get("event") != "resume" or line["event"] != "step-result" or line.get("outcome") != "no-op":
+            return False
+        earlier = itertools.takewhile(lambda one: one is not process, self.history.lines)
+        return any(one.get("step") == line.get("step") and one.get("outcome") in ("done", "no-op") for one in earlier)
+
+    def _again(self) -> Iterator[str]:
+        for process, line in self._by_process():
+            if self._adds_nothing(process, line):
+                yield _word(line.get("step"))
+
+    def _act(self, step: str, attempt: _Attempt) -> Act:
+        parts, attended = attempt.parts, attempt.process.get("attended")
         consent, intent, applied = (parts.get(name) or {} for name in ("consent", "intent", "applied"))
         result = parts.get("step-result") or parts.get("settled") or {}
         previewed = _diff((parts.get("preview") or {}).get("tasks"))
         done = _diff(applied.get("tasks"))
+        by_hand = _is_by_hand(result) if result else False
         lost = "" if result else "unknown" if intent else "not done"
         kills = consent.get("kills")
         return Act(
             step=step,
-            outcome=lost or _word(result.get("outcome")) or "unknown",
+            outcome="by hand" if by_hand else lost or _word(result.get("outcome")) or "unknown",
+            by_hand=by_hand,
             text=_word(result.get("text")),
-            lasted=_between(_time(intent), _time(result)) if intent and result else "",
+            lasted=_between(_time(intent), _time(result)) if intent and attempt.ended_here else "",
+            end_known=not intent or attempt.ended_here,
             began=_at(intent),
             consent=_word(consent.get("by")),
-            who=_word(consent.get("who")),
+            who=_word((result if by_hand else consent).get("who")),
             destructive=consent.get("destructive") is True,
             attended=attended if isinstance(attended, bool) else None,
             kills=", ".join(map(_word, kills)) if isinstance(kills, list) else "",
@@ -442,7 +537,8 @@ class _Builder:
 
     def _remains(self) -> Iterator[Saying]:
         if self.told.state in ("unfinished", "stopped"):
-            yield Saying("r-resume", {"run": shown(self.told.id)})
+            yield Saying("r-resume", {"command": shown(f"{self.told.resume} {self.told.id}")})
+        yield from self._not_put_back()
         for step in self.open:
             yield Saying("r-unsettled", {"step": shown(step)})
         for one in self.steps:
@@ -453,9 +549,7 @@ class _Builder:
                 yield Saying("r-open", values)
         yield from (Saying("r-not-begun", {"step": step}) for step in self._not_begun())
         yield from self._labels_left()
-        for backup in dict.fromkeys(_word(line.get("backup")) for line in self.history.all("applied")):
-            if backup:
-                yield Saying("r-backup", {"path": backup})
+        yield from self._backups()
         if self.verdicts is None or not self.told.at_end:
             yield Saying("r-no-look")
             return
@@ -464,11 +558,59 @@ class _Builder:
         if not self.verdicts.node.reboot_proof:
             known = self.verdicts.node.reboot_proof is False
             text = shown(self.verdicts.node.reboot_text)
-            yield Saying("r-reboot" if known else "r-reboot-unknown", {"text": text})
+            recovered = self.history.kind == "recover" and self.told.state == "finished" and not self._came_short()
+            of_node = ("r-node-reboot", "r-node-reboot-unknown")
+            words = ("r-reboot", "r-reboot-unknown") if recovered else of_node
+            yield Saying(words[0 if known else 1], {"text": text})
         for vm in self.verdicts.vms.waiting:
             why = shown(vm.reason)
             announced = "r-vm-announced" if self.verdicts.vms.announced else "r-vm"
             yield Saying(announced, {"vm": shown(f"{vm.namespace}/{vm.name}"), "why": why})
+
+    def _came_short(self) -> bool:
+        return self.last_end.get("exit_status") != 0
+
+    def _not_put_back(self) -> Iterator[Saying]:
+        """Of an undo: what the run did and no undo took back."""
+        run = self.told.undoes
+        if run is None or self.history.kind != "undo":
+            return
+        back = _put_back(self.history).union(*(_put_back(one.history) for one in self.told.others))
+        for step in _acted(run):
+            if step in back:
+                continue
+            first = next((line for line in run.all("intent") if str(line.get("step")) == step), {})
+            by_hand = any(_is_by_hand(line) for line in run.all("settled", step))
+            why = t(BY_HAND) if by_hand else _word(first.get("irreversible")).rstrip(".")
+            yield Saying("r-stays-why" if why else "r-stays", {"step": _word(step), "why": why})
+
+    def _holders(self) -> Iterator[Saying]:
+        before, last = self.told.before, self.told.last
+        if before is None or last is None or last is before:
+            return
+        later = last.facts.gpu_holders.value
+        for one in before.facts.gpu_holders.value or ():
+            values = {"pid": str(one.pid), "command": shown(one.command), "look": last.name}
+            if later is None:
+                yield Saying("h-unknown", values)
+            else:
+                same = any((other.pid, other.command) == (one.pid, one.command) for other in later)
+                yield Saying("h-still" if same else "h-gone", values)
+
+    def _backups(self) -> Iterator[Saying]:
+        """A playbook that ended says what it made; of one that did not, only what it was about to make is known."""
+        made = dict.fromkeys(_word(line.get("backup")) for line in self.history.all("applied"))
+        yield from (Saying("r-backup", {"path": path}) for path in made if path)
+        begun: dict[str, str] = {}
+        maybe: dict[str, None] = {}
+        for line in self.history.lines:
+            step = _word(line.get("step"))
+            if line["event"] == "intent":
+                begun[step] = _word(_mapping(line.get("undo")).get("backup"))
+                maybe[begun[step]] = None
+            elif line["event"] == "applied" and line.get("ok") is True:
+                maybe.pop(begun.get(step, ""), None)
+        yield from (Saying("r-backup-maybe", {"path": path}) for path in maybe if path and path not in made)
 
     def _not_begun(self) -> Iterator[str]:
         plan = self.history.process.get("plan")
@@ -501,7 +643,7 @@ class _Builder:
             yield Saying("u-broken", {"lines": ", ".join(map(str, history.broken))})
         yield from (Saying("u-missing", {"what": shown(what), "why": shown(why)}) for what, why in told.missing)
         if died := self._deaths():
-            yield Saying("u-died", {"count": str(died)})
+            yield Saying("u-died", {"count": str(len(died))})
         for step in self.open:
             yield Saying("u-step", {"step": shown(step)})
         if self._clock_went_back():
@@ -531,20 +673,38 @@ class _Builder:
         for what, why in sorted(look.diagnosis.unread.items()):
             yield Saying("u-unread", {"look": look.name, "what": shown(what), "why": shown(why)})
 
-    def _deaths(self) -> int:
-        """How often a process of this run ended without a word; the one that may still live is not counted."""
-        died, going = 0, False
-        for line in self.history.lines:
-            if line["event"] in ("run-start", "resume"):
-                died += going
-                going = True
-            elif line["event"] == "run-end":
-                going = False
-        return died + (going and self.told.state != "running")
+    def _deaths(self) -> tuple[int, ...]:
+        """After which lines (by their place) a process of this run ended without a word; the one that may still live
+        is not counted. That a step was done by hand is written by whoever goes on, before his own beginning."""
+        died, going = [], False
+        for number, line in enumerate(self.history.lines):
+            begins = line["event"] in ("run-start", "resume")
+            if going and (begins or _is_by_hand(line)):
+                died.append(number - 1)
+            going = begins or (going and line["event"] != "run-end" and not _is_by_hand(line))
+        if going and self.told.state != "running":
+            died.append(len(self.history.lines) - 1)
+        return tuple(died)
 
     def _clock_went_back(self) -> bool:
         times = [at for line in self.history.lines if (at := _time(line)) is not None]
         return any(later < earlier for earlier, later in itertools.pairwise(times))
+
+
+def _acted(history: History) -> list[str]:
+    """The steps that a run took, the newest first: by its playbooks, or by a person's hand."""
+    steps = [line.get("step") for line in history.lines if line["event"] == "intent" or _is_by_hand(line)]
+    return list(reversed(dict.fromkeys(str(step) for step in steps)))
+
+
+def _is_by_hand(line: Line) -> bool:
+    return line["event"] == "settled" and line.get("by_hand") is True
+
+
+def _put_back(undo: History) -> set[str]:
+    """The steps of the run that ``undo`` undid, or found undone."""
+    over = {step.step for step in steps_of(undo) if step.outcome in ("done", "no-op")}
+    return {step.removeprefix(undo_id("")) for step in over}
 
 
 # --- one line of the journal -----------------------------------------------------------------------------------------
@@ -554,6 +714,8 @@ def _told_of(line: Line) -> Saying | None:
     """None for a line that tells nothing to a reader of the timeline."""
     event = line["event"]
     values = {name: _word(line.get(name)) or "?" for name in ("step", "who", "by", "outcome", "text")}
+    if _is_by_hand(line):
+        return Saying("t-by-hand" if line.get("who") else "t-by-hand-told", values)
     if event in ("run-start", "resume", "settled", "intent"):
         return Saying(f"t-{event}", values)
     if event == "preview":

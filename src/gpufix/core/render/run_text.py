@@ -39,7 +39,12 @@ def run_row(id: str, state: str, history: History) -> list[str]:
     status = str(end.get("exit_status", "")) if end else ""
     start = history.start
     node, runbook, who = (str(start.get(name, none)) for name, none in (("node", "?"), ("runbook", "?"), ("who", "")))
-    return [id, node, word(state), status, runbook, who]
+    return [id, node, word(_state(state, history)), status, runbook, who]
+
+
+def _state(state: str, history: History) -> str:
+    """A run that was closed has no end of its own, though nothing more comes of it."""
+    return "closed" if state == "finished" and (history.end or {}).get("closed") is True else state
 
 
 def table_lines(rows: Sequence[Sequence[str]], style: Style) -> list[str]:
@@ -56,7 +61,7 @@ def run_lines(
 ) -> list[str]:
     """All that the journal says of one run, in short. ``recover``: the command that goes on with it."""
     start, end = history.start, history.end or {}
-    shown = style.paint(word(state), _COLOUR[state], "bold")
+    shown = style.paint(word(_state(state, history)), _COLOUR[state], "bold")
     lines = [t("Run {run}: {state}", run=style.paint(safe(id), "bold"), state=shown)]
     for name, label in _FACTS.items():
         if start.get(name):

@@ -12,7 +12,7 @@ WORDS = frozenset(
         mark("run"), mark("no-op"), mark("blocked"), mark("observe"), mark("left out"),
         mark("done"), mark("not done"), mark("skipped"), mark("quit"), mark("failed"), mark("unreachable"),
         mark("not reached in time"), mark("no consent"), mark("locked"), mark("interrupted"),
-        mark("finished"), mark("unfinished"), mark("stopped"), mark("undone"), mark("unreadable"),
+        mark("finished"), mark("unfinished"), mark("stopped"), mark("undone"), mark("unreadable"), mark("closed"),
         mark("changed"), mark("undetermined"), mark("predicted"),
     }
 )  # fmt: skip
