@@ -191,7 +191,8 @@ class Api:
         except Exception as error:  # the loader raises its own, yaml's and OSError
             where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
             raise Refusal(f"kubeconfig {where}: {redact(_one_line(str(error) or repr(error)))}") from None
-        self.server = configuration.host.rstrip("/")
+        self._address = configuration.host.rstrip("/")
+        self.server = re.sub(r"//[^/@]*@", "//", self._address)  # for people: a password may stand in the address
         self._limits = {
             "timeout": urllib3.Timeout(connect=5, read=timeout),
             # urllib3 by itself would sleep for as long as a Retry-After says, and ten times over
@@ -221,7 +222,7 @@ class Api:
         if body is not None:
             headers["Content-Type"] = "application/strategic-merge-patch+json"
             data = json.dumps(body).encode("utf-8")
-        url = f"{self.server}/api/v1/nodes/{quote(node, safe='')}{query}"
+        url = f"{self._address}/api/v1/nodes/{quote(node, safe='')}{query}"
         try:
             response = self._pool.request(verb, url, headers=headers, body=data, **self._limits)
         except (self._errors, OSError) as error:

@@ -127,15 +127,18 @@ def test_no_such_node(label: Label) -> None:
     assert "There is no node other in the cluster at http://127.0.0.1" in label(node="other")["msg"]
 
 
-def test_unreachable(run_module: RunModule, api: NodeApi, tmp_path: Path) -> None:
+@pytest.mark.parametrize("login", ["", "lab:hunter2@"])
+def test_unreachable(run_module: RunModule, api: NodeApi, tmp_path: Path, login: str) -> None:
     kubeconfig = api.kubeconfig(tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         text = Path(kubeconfig).read_text()
         port = free.getsockname()[1]
-    Path(kubeconfig).write_text(text.replace(text.split("127.0.0.1:")[1].split('"')[0], str(port)))
+    text = text.replace(text.split("127.0.0.1:")[1].split('"')[0], str(port))
+    Path(kubeconfig).write_text(text.replace("//127.0.0.1", f"//{login}127.0.0.1"))
     result = run_module("gpufix_node_label", node="omen2", kubeconfig=kubeconfig)
     assert result["failed"] is True
+    assert "hunter2" not in str(result)
     assert f"The API server http://127.0.0.1:{port} cannot be reached" in result["msg"]
 
 
