@@ -138,7 +138,7 @@ def test_unreachable(run_module: RunModule, api: NodeApi, tmp_path: Path, login:
     Path(kubeconfig).write_text(text.replace("//127.0.0.1", f"//{login}127.0.0.1"))
     result = run_module("gpufix_node_label", node="omen2", kubeconfig=kubeconfig)
     assert result["failed"] is True
-    assert "hunter2" not in str(result)
+    assert "hunter2" not in result["msg"]
     assert f"The API server http://127.0.0.1:{port} cannot be reached" in result["msg"]
 
 
