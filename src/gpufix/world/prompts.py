@@ -12,12 +12,16 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.language import t
 
 MIN_COLUMNS = 60
 """Narrower than this, diffs and prompts wrap until they cannot be read."""
+
+if TYPE_CHECKING:  # a tenth of a second that only questions need
+    from prompt_toolkit.application import Application
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +59,23 @@ def _forget_keys() -> None:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def _ended_by_sigterm(application: Application[Any]) -> Iterator[None]:
     """SIGTERM is as Ctrl-C while a question stands: nothing is under way that could be brought to its end first, and to
-    die of it would leave the terminal without echo. Raises Interrupted for all of them."""
+    die of it would leave the terminal without echo. Raises Interrupted for all of them.
+
+    The question is told to end by its own loop. An exception out of the handler may come up anywhere in it, also where
+    prompt_toolkit takes it for a defect and leaves the terminal as it is.
+    """
 
     def end(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut the tidying up short
-        raise KeyboardInterrupt
+        if application.loop is None:
+            raise KeyboardInterrupt  # it does not stand yet, or not any more
+        application.loop.call_soon_threadsafe(leave)
+
+    def leave() -> None:
+        if application.future is not None and not application.future.done():
+            application.exit(exception=KeyboardInterrupt())
 
     mine = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, end) if mine else None
@@ -80,10 +94,11 @@ def ask_choice(message: str, options: Sequence[Option], default: str) -> str:
 
     _forget_keys()
     choices = [questionary.Choice(option.label, value=option.value) for option in options]
-    with _ended_by_sigterm():
-        answer = questionary.select(
-            message, choices=choices, default=default, qmark="?", instruction=t("(arrow keys, Enter)")
-        ).unsafe_ask()
+    question = questionary.select(
+        message, choices=choices, default=default, qmark="?", instruction=t("(arrow keys, Enter)")
+    )
+    with _ended_by_sigterm(question.application):
+        answer = question.unsafe_ask()
     return str(answer)
 
 
@@ -92,8 +107,9 @@ def ask_text(message: str) -> str:
     import questionary
 
     _forget_keys()
-    with _ended_by_sigterm():
-        answer = questionary.text(message, qmark="?").unsafe_ask()
+    question = questionary.text(message, qmark="?")
+    with _ended_by_sigterm(question.application):
+        answer = question.unsafe_ask()
     return str(answer).strip()
 
 
