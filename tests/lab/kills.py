@@ -226,7 +226,7 @@ class Chains:
         runs = list_runs(state)
         chain.states = [run.state for run in runs if run.state != "unreadable"]
         last = [run for run in runs if run.history.kind == ("undo" if chain.undo else "recover")][-1]
-        # what a playbook that outlived its gpufix brought about only after the next one had looked is found done: a no-op
+        # a playbook that outlived its gpufix may have its effect after the next one looked: found done, a no-op
         acted = {line.get("step") for line in last.history.all("intent")}
         chain.steps = {
             step.step: "done" if step.outcome == "no-op" and step.step in acted else step.outcome
