@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pexpect
@@ -81,3 +82,21 @@ def test_a_closed_stream_is_no_terminal(monkeypatch: pytest.MonkeyPatch, stream:
     monkeypatch.setattr(sys, stream, None)  # as Python has it where the descriptor was closed before it began
     with pytest.raises(GpufixError, match="no terminal"):
         prompts.check_terminal("give --answers FILE")
+
+
+class Answered:
+    """A question's application whose answer came in the same moment as the signal."""
+
+    future = None
+
+    class loop:  # noqa: N801
+        @staticmethod
+        def call_soon_threadsafe(told: Callable[[], None]) -> None:
+            told()
+
+
+def test_sigterm_counts_also_where_the_answer_came_in_the_same_moment() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(prompts.Interrupted), prompts._ended_by_sigterm(Answered()):  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before

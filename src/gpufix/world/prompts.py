@@ -67,8 +67,11 @@ def _ended_by_sigterm(application: Application[Any]) -> Iterator[None]:
     prompt_toolkit takes it for a defect and leaves the terminal as it is.
     """
 
+    heard: list[bool] = []
+
     def end(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut the tidying up short
+        heard.append(True)
         if application.loop is None:
             raise KeyboardInterrupt  # it does not stand yet, or not any more
         application.loop.call_soon_threadsafe(leave)
@@ -81,6 +84,8 @@ def _ended_by_sigterm(application: Application[Any]) -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, end) if mine else None
     try:
         yield
+        if heard:  # the question was answered in the same moment: to be told to end counts for more
+            raise KeyboardInterrupt
     except (KeyboardInterrupt, EOFError):
         raise Interrupted from None
     finally:
