@@ -17,7 +17,7 @@ from pathlib import Path
 from gpufix import continue_command, report_command, run_command, runbook_command, runs_command, workflow
 from gpufix.core.answers import NO_NAMES
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.language import LANGUAGES, speaking, t
+from gpufix.language import speaking, t
 from gpufix.session import Reading, Session, read_runbooks
 from gpufix.text import did_you_mean, safe
 from gpufix.ui import TerminalUi, style_for
@@ -107,7 +107,7 @@ def build_parser() -> argparse.ArgumentParser:
     _access(capture)
     capture.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="a new folder")
     for command in (diagnose, recover, plan, show, resume, undo, runbook, report):
-        _lang(command)
+        runs_command.add_language_option(command)
     _lab(commands.add_parser("lab", help="practise on a small model of the incident: no cluster, no root, no network"))
     return parser
 
@@ -126,7 +126,7 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     report = commands.add_parser("report", help="a postmortem draft of a run in the lab, from its journal")
     report_command.add_options(report)
     for command in (resume, undo, report):
-        _lang(command)
+        runs_command.add_language_option(command)
     up = commands.add_parser("up", help="start a lab that stays")
     serve = commands.add_parser("serve", help="be that lab, in the foreground")
     for command in (recover, up, serve):
@@ -142,8 +142,8 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     down = commands.add_parser("down", help="end the lab")
     status = commands.add_parser("status", help="say whether a lab is up and how its node does")
     shell = commands.add_parser("shell", help="a shell on the lab's node")
-    _lang(recover)
-    _lang(status)
+    runs_command.add_language_option(recover)
+    runs_command.add_language_option(status)
     shell.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help="run this instead of a shell")
     for command in (recover, resume, undo, runs, report, up, serve, down, status, shell):
         command.add_argument("--dir", type=Path, help="the lab's folder (default: gpufix/lab below XDG_STATE_HOME)")
@@ -161,10 +161,6 @@ def _pace(text: str) -> float:
 
 def _node(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", metavar="NODE", help="the node's name in Kubernetes")
-
-
-def _lang(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--lang", choices=LANGUAGES, help="the language for people (default: the locale's)")
 
 
 def _access(parser: argparse.ArgumentParser) -> None:

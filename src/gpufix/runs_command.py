@@ -11,7 +11,7 @@ from pathlib import Path
 from gpufix.core.render.run_text import run_as_data, run_lines, run_row, table_lines
 from gpufix.core.render.terminal import Style
 from gpufix.errors import ExitStatus, GpufixError
-from gpufix.language import mark, t
+from gpufix.language import LANGUAGES, mark, t
 from gpufix.runs import Run, close, find_run, list_runs, prune, require_own, run_to_close, to_prune
 from gpufix.text import safe
 from gpufix.ui import style_for
@@ -42,6 +42,10 @@ def state_of(arguments: argparse.Namespace) -> Path:
         raise GpufixError(f"--state-dir {given}: {error}", "give another folder") from None
 
 
+def add_language_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--lang", choices=LANGUAGES, help="the language for people (default: the locale's)")
+
+
 def add_options(parser: argparse.ArgumentParser, parser_class: type[argparse.ArgumentParser]) -> None:
     commands = parser.add_subparsers(dest="runs_command", metavar="COMMAND", required=True, parser_class=parser_class)
     listing = commands.add_parser("list", help="all runs, oldest first")
@@ -58,6 +62,7 @@ def add_options(parser: argparse.ArgumentParser, parser_class: type[argparse.Arg
     closing.add_argument("-y", "--yes", action="store_true", help="close it without asking")
     for command in (listing, show, pruning, closing):
         add_state_option(command)
+        add_language_option(command)
         command.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
 
 
