@@ -12,7 +12,8 @@ from pathlib import Path
 from gpufix import printing, resources, runs_command, workflow
 from gpufix.core.alerts import load_alerts
 from gpufix.core.render.pages import Templates, render
-from gpufix.core.render.report import Look, Report, Told, Undo, build_report
+from gpufix.core.render.report import build_report
+from gpufix.core.render.report_parts import Look, Report, Told, Undo
 from gpufix.core.run_history import History
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.language import spoken

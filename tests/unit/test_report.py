@@ -27,7 +27,8 @@ from gpufix.consents import Request
 from gpufix.core.alerts import as_rules, load_alerts
 from gpufix.core.parse import parse_snapshot
 from gpufix.core.render.pages import render
-from gpufix.core.render.report import Look, Report, Saying, Told, Undo, build_report
+from gpufix.core.render.report import build_report
+from gpufix.core.render.report_parts import Look, Report, Saying, Told, Undo
 from gpufix.core.render.run_text import run_as_data, run_row
 from gpufix.core.run_history import read_history
 from gpufix.language import speaking
@@ -599,7 +600,8 @@ def test_lines_of_any_shape_make_a_draft(lines: list[tuple[str, dict[str, Any]]]
 
 
 def test_every_saying_has_words() -> None:
-    source = (Path(resources.__file__).parent / "core" / "render" / "report.py").read_text(encoding="utf-8")
+    folder = Path(resources.__file__).parent / "core" / "render"
+    source = "".join((folder / name).read_text(encoding="utf-8") for name in ("report.py", "timeline.py"))
     words = resources.template_texts()["report_words.j2"][0]
     told = set(re.findall(r'one\.id == "([a-z-]+)"', words))
     made = set(re.findall(r'"((?:[rtu]-)[a-z-]+)"', source)) | set(re.findall(r'Saying\(\s*"([a-z-]+)"', source))

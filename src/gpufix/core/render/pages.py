@@ -7,6 +7,8 @@ user's own run in jinja2's sandbox.
 
 from __future__ import annotations
 
+import functools
+import gettext
 import re
 import traceback
 from collections.abc import Callable, Mapping
@@ -36,7 +38,7 @@ def render(name: str, own: Templates, theirs: Templates, context: Mapping[str, A
 
     Raises GpufixError (status 2) with file and line for a mistake in a template.
     """
-    environment = _environment(name, own, theirs)
+    environment = _environment(_is_markdown(name), _Texts(own), _Texts(theirs), language.current())
     files = {**{OWN + key: file for key, (_, file) in own.items()}, **{key: file for key, (_, file) in own.items()}}
     files.update({key: file for key, (_, file) in theirs.items()})
     try:
@@ -67,12 +69,23 @@ def _place(error: BaseException, files: Mapping[str, str], name: str) -> str:
     return files.get(name, name) + ":1"
 
 
-def _environment(name: str, own: Templates, theirs: Templates) -> SandboxedEnvironment:
+class _Texts(dict[str, tuple[str, str]]):
+    """Templates that the same ones are equal to, for the cache."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+@functools.lru_cache(maxsize=8)
+def _environment(
+    is_markdown: bool, own: _Texts, theirs: _Texts, translations: gettext.NullTranslations
+) -> SandboxedEnvironment:
+    """It compiles each template once, which takes longer than to make a page of it."""
+
     def load(wanted: str) -> tuple[str, str, Callable[[], bool]] | None:
         text = own.get(wanted.removeprefix(OWN)) if wanted.startswith(OWN) else theirs.get(wanted) or own.get(wanted)
         return None if text is None else (text[0], wanted, lambda: True)
 
-    is_markdown = _is_markdown(name)
     environment = SandboxedEnvironment(
         loader=jinja2.FunctionLoader(load),
         autoescape=not is_markdown,
@@ -83,7 +96,7 @@ def _environment(name: str, own: Templates, theirs: Templates) -> SandboxedEnvir
         keep_trailing_newline=True,
         finalize=_as_markdown if is_markdown else None,
     )
-    environment.install_gettext_translations(language.current(), newstyle=True)  # type: ignore[attr-defined]
+    environment.install_gettext_translations(translations, newstyle=True)  # type: ignore[attr-defined]
     environment.filters.update({"css": _css_string} if not is_markdown else {})
     if is_markdown:
         environment.filters.update({"code": _code_span, "fenced": _fenced, "raw": Markdown})
