@@ -519,6 +519,7 @@ def test_hostile_text_is_only_text_in_html() -> None:
     assert "\u202e" not in text
 
 
+@pytest.mark.dev
 def test_the_markdown_passes_a_linter(tmp_path: Path) -> None:
     one = session()
     folder = recover(one)

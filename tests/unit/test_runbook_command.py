@@ -11,8 +11,6 @@ import pytest
 from snapshots_for_tests import CASES
 
 from gpufix import cli, resources
-from gpufix.errors import GpufixError
-from gpufix.world import pdf
 
 INCIDENT = str(CASES / "trace-1-kubelet-dead")
 HEALTHY = str(CASES / "realnode-container-healthy")
@@ -20,16 +18,10 @@ ANOTHER = str(CASES / "30-client-cert-expired-running")
 NODE = ["runbook", "omen2", "--snapshot"]
 
 
-def needs_pdf() -> None:
-    try:
-        pdf.check_pdf()
-    except GpufixError as error:
-        pytest.skip(error.message)
-
-
 def pdf_pages(path: Path) -> tuple[list[str], list[str], object]:
     """The text of each page, the bookmarks from top to bottom, and the size of the first page."""
-    pypdf = pytest.importorskip("pypdf", reason="reads the PDF; of the dev extra")
+    import pypdf
+
     reader = pypdf.PdfReader(path, strict=True)
 
     def titles(outline: list[object]) -> list[str]:
@@ -94,12 +86,10 @@ def test_bad_input_is_told_before_anything_is_written(
     assert len(streams.err.splitlines()) <= 2
 
 
-@pytest.mark.parametrize("form", ["md", "html", "json", "pdf"])
+@pytest.mark.parametrize("form", ["md", "html", "json", pytest.param("pdf", marks=pytest.mark.dev)])
 def test_a_file_is_written_over_only_where_gpufix_wrote_it(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if form == "pdf":
-        needs_pdf()
     target = tmp_path / f"page.{form}"
     write = [*NODE, INCIDENT, "--format", form, "-o", str(target)]
     assert cli.main(write) == 0
@@ -124,9 +114,9 @@ def test_as_plain_data(capsys: pytest.CaptureFixture[str]) -> None:
 # --- PDF -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.dev
 @pytest.mark.parametrize(("paper", "width"), [("a4", 595), ("letter", 612)])
 def test_the_pdf_can_be_searched_and_says_on_each_page_what_it_is(paper: str, width: int, tmp_path: Path) -> None:
-    needs_pdf()
     target = tmp_path / "page.pdf"
     assert cli.main([*NODE, INCIDENT, "--format", "pdf", "-o", str(target), "--paper", paper]) == 0
     pages, bookmarks, size = pdf_pages(target)

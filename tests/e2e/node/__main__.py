@@ -1,5 +1,6 @@
 """A real one-node cluster for the end-to-end tests, by hand.
 
+    realnode.sh prepare                get packages and the node's root, as up does; beside build_kubernetes.sh
     realnode.sh up                     build what is missing, bring the node up, healthy in container mode
     realnode.sh incident [MODE]        swap on and in fstab, kubelet crash-looping, node NotReady, both virtual
                                        machines unschedulable; MODE: vm-passthrough (default) or container
@@ -73,6 +74,7 @@ def main(arguments: list[str]) -> int:
         return 0
     options = parse([verb, *rest], list(faults(node)))
     actions: dict[str, Callable[[], object]] = {
+        "prepare": node.prepare,
         "up": node.up,
         "down": node.down,
         "status": lambda: print(node.status(), end=""),
@@ -82,7 +84,7 @@ def main(arguments: list[str]) -> int:
         "reset": lambda: node.reset(options.mode, vms=not options.no_vms),
         "fault": lambda: faults(node)[options.name](),  # noqa: PLW0108  (the name is there for this verb only)
     }
-    if options.verb != "status":
+    if options.verb not in ("prepare", "status"):
         node.reserve(wait=0 if options.verb != "down" else 60)
     actions[options.verb]()
     if options.verb != "status":
@@ -100,7 +102,7 @@ def parse(arguments: list[str], fault_names: list[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
-    for name in ("up", "down", "status", "image", "heal"):
+    for name in ("prepare", "up", "down", "status", "image", "heal"):
         verbs.add_parser(name)
     verbs.add_parser("incident").add_argument("mode", nargs="?", choices=RESOURCE, default=PASSTHROUGH)
     reset = verbs.add_parser("reset")

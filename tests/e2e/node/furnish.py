@@ -117,7 +117,9 @@ def install_host_packages() -> None:
         raise RealNodeError(f"this machine needs {', '.join(missing)}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
-        subprocess.run(["apt-get", "-qq", *arguments], check=True, env=environment, stdout=sys.stderr)
+        # where another apt is at work, it waits for its lock
+        command = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=600", *arguments]
+        subprocess.run(command, check=True, env=environment, stdout=sys.stderr)
 
 
 @contextmanager

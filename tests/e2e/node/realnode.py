@@ -127,6 +127,12 @@ class RealNode:
             self._wait_for_ssh(user)
         self.reset(CONTAINER)
 
+    def prepare(self) -> None:
+        """Get what ``up`` needs and is no part of Kubernetes: this machine's packages, and what is kept in the cache."""
+        furnish.install_host_packages()
+        furnish.make_stand_in_binary(self.cache)
+        furnish.make_root_archive(self.cache)
+
     def down(self) -> None:
         """Leave nothing behind but the caches and the logs, whatever happened before."""
         self.reserve()

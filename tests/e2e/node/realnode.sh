@@ -1,7 +1,7 @@
 #!/bin/bash
 # A real one-node cluster for the end-to-end tests, brought up and down by hand. Root only.
 #
-#   realnode.sh up | incident [MODE] | reset MODE | heal | fault NAME | status | image | down
+#   realnode.sh prepare | up | incident [MODE] | reset MODE | heal | fault NAME | status | image | down
 #   realnode.sh kubectl ARGS... | ssh COMMAND | inside COMMAND
 #
 # "realnode.sh" alone says what each does and what the environment sets, __init__.py what is real and what
