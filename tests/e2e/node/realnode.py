@@ -128,7 +128,7 @@ class RealNode:
         self.reset(CONTAINER)
 
     def prepare(self) -> None:
-        """Get what ``up`` needs and is no part of Kubernetes: this machine's packages, and what is kept in the cache."""
+        """Get what ``up`` needs besides Kubernetes: packages of this machine, and what is kept in the cache."""
         furnish.install_host_packages()
         furnish.make_stand_in_binary(self.cache)
         furnish.make_root_archive(self.cache)
