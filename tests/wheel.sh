@@ -7,9 +7,9 @@ repo=$(readlink -f "$repo")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python=$(command -v python)
-"$python" -m build --wheel --outdir "$work/dist" "$repo" >"$work/build.log" 2>&1 || { cat "$work/build.log" >&2; exit 1; }
+"$python" -m build --no-isolation --wheel --outdir "$work/dist" "$repo" >"$work/build.log" 2>&1 || { cat "$work/build.log" >&2; exit 1; }
 "$python" -m venv "$work/venv"
-"$work/venv/bin/pip" install -q --disable-pip-version-check -c "$repo/requirements.lock" "$work"/dist/*.whl
+"$work/venv/bin/pip" install -q --no-compile --disable-pip-version-check -c "$repo/requirements.lock" "$work"/dist/*.whl
 cp -r "$repo/tests/cases/trace-1-kubelet-dead" "$work/incident"
 cd "$work"
 unset PYTHONPATH

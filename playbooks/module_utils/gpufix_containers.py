@@ -98,9 +98,10 @@ def _ask_ctr(host: Host, socket: str) -> Tuple[Optional[List[Container]], str]:
         names, tasks = names_job.result(), tasks_job.result()
         if names.why or tasks.why:
             return None, names.why or tasks.why
-        ids = names.out.split()
+        states = parse_tasks(tasks.out)
+        # a container without a task does not run, and there may be hundreds of those: they are not asked about
+        ids = [name for name in names.out.split() if name in states]
         infos: List[Done] = list(pool.map(lambda name: host.run(ctr(socket, "containers", "info", name)), ids))
-    states = parse_tasks(tasks.out)
     found = []
     for name, info in zip(ids, infos):
         if info.why:
@@ -111,7 +112,7 @@ def _ask_ctr(host: Host, socket: str) -> Tuple[Optional[List[Container]], str]:
             pod, container = parse_info(info.out)
         except (ValueError, AttributeError, TypeError) as error:
             return None, f"ctr: its answer is not understood: {error}"
-        found.append(Container(pod, container, name, states.get(name, "EXITED"), "ctr", socket))
+        found.append(Container(pod, container, name, states[name], "ctr", socket))
     return found, ""
 
 

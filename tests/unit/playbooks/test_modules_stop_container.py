@@ -45,6 +45,17 @@ def test_stops_one(host: FakeHost, run_module: RunModule, ids: dict[str, str], t
     assert again["msg"] == "no container of nvidia-vfio-manager- runs on this host"
 
 
+def test_ctr_is_not_asked_about_those_that_do_not_run(
+    host: FakeHost, run_module: RunModule, ids: dict[str, str]
+) -> None:
+    host.remove("crictl")
+    dead = [host.container(f"job-{number}", "nvidia-vfio-manager", "EXITED") for number in range(3)]
+    assert [one["id"] for one in run_module("gpufix_stop_container", check=True)["containers"]] == [ids["main"]]
+    asked = {line.split()[-1] for line in host.calls("ctr") if "info" in line}
+    assert ids["main"] in asked
+    assert not asked & set(dead)
+
+
 def test_sigkill_comes_after_the_grace(host: FakeHost, run_module: RunModule, ids: dict[str, str]) -> None:
     host.remove("crictl")
     host.state["unstoppable"] = ["SIGTERM"]
