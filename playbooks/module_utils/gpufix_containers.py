@@ -41,6 +41,10 @@ def crictl(socket: str, *arguments: str) -> List[str]:
     return ["crictl"] + (["--runtime-endpoint", "unix://" + socket] if socket else []) + list(arguments)
 
 
+NO_SANDBOX = 'labels."io.cri-containerd.kind"==container'
+"""A filter of ``ctr containers list``: each one that it lists costs a call of its own to know more of it."""
+
+
 def ctr(socket: str, *arguments: str) -> List[str]:
     return (
         ["ctr"] + (["--address", socket] if socket not in ("", CONTAINERD) else []) + ["-n", "k8s.io"] + list(arguments)
@@ -93,7 +97,7 @@ def _ask(host: Host, socket: str) -> Tuple[Optional[List[Container]], str]:
 
 def _ask_ctr(host: Host, socket: str) -> Tuple[Optional[List[Container]], str]:
     with ThreadPoolExecutor(8) as pool:
-        names_job = pool.submit(host.run, ctr(socket, "containers", "list", "-q"))
+        names_job = pool.submit(host.run, ctr(socket, "containers", "list", "-q", NO_SANDBOX))
         tasks_job = pool.submit(host.run, ctr(socket, "tasks", "list"))
         names, tasks = names_job.result(), tasks_job.result()
         if names.why or tasks.why:

@@ -34,7 +34,8 @@ from gpufix.world.prompts import Interrupted
 
 POLL_SECONDS = 1.0
 """Between two looks while a post-condition is awaited; each look itself takes about two seconds."""
-
+STEADY_SECONDS = 4.0
+"""The same while it holds and is watched: a kubelet that restarts between two looks is another process, and shows."""
 
 FRESH_SECONDS = 5.0
 """A reading younger than this is not made again before a step is decided. Right before acting one is always made."""
@@ -338,7 +339,8 @@ class Walker:
                 awaited = _open(verdict) or t("it does not stay so")
                 late = t("after {time} still: {awaited}", time=duration_s(now - began), awaited=awaited)
                 return StepResult(step.id, Outcome.LATE, late, changed=changed)
-            clock.sleep(POLL_SECONDS)
+            left = 0.0 if holds_since is None else min(STEADY_SECONDS, step.stable_for - (now - holds_since))
+            clock.sleep(max(POLL_SECONDS, left))
 
     def _tell_waiting(self, step: RunbookStep, verdict: Verdict) -> None:
         """Once for each thing that is awaited: a stream that repeats itself every second helps nobody."""

@@ -202,7 +202,9 @@ class Standin:
     def do_ctr(self, state: dict, arguments: list) -> int:
         rest = arguments[arguments.index("k8s.io") + 1 :]
         if rest[:2] == ["containers", "list"]:
-            self.out.append("".join(one["id"] + "\n" for one in state["containers"]))
+            kind = '"io.cri-containerd.kind"==container' in rest[-1]
+            listed = [one["id"] for one in state["containers"] if not (kind and one["container"] == "-")]
+            self.out.append("".join(one + "\n" for one in listed))
         elif rest[:2] == ["containers", "info"]:
             one = next(one for one in state["containers"] if one["id"] == rest[2])
             labels = {"io.kubernetes.pod.name": one["pod"], "io.cri-containerd.kind": "sandbox"}

@@ -45,11 +45,12 @@ def test_stops_one(host: FakeHost, run_module: RunModule, ids: dict[str, str], t
     assert again["msg"] == "no container of nvidia-vfio-manager- runs on this host"
 
 
-def test_ctr_is_not_asked_about_those_that_do_not_run(
+def test_ctr_is_not_asked_about_sandboxes_and_those_that_do_not_run(
     host: FakeHost, run_module: RunModule, ids: dict[str, str]
 ) -> None:
     host.remove("crictl")
     dead = [host.container(f"job-{number}", "nvidia-vfio-manager", "EXITED") for number in range(3)]
+    dead += [host.container("a-pod", "-")]  # a sandbox runs, and is nothing that could be stopped
     assert [one["id"] for one in run_module("gpufix_stop_container", check=True)["containers"]] == [ids["main"]]
     asked = {line.split()[-1] for line in host.calls("ctr") if "info" in line}
     assert ids["main"] in asked
