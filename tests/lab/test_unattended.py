@@ -42,6 +42,7 @@ def test_what_a_wizard_was_answered_is_kept_for_a_run_without_one(tmp_path: Path
     run.gate("disable-swap")
     run.gate("restart-kubelet", name="omen2")
     assert run.end() == 0, run.text
+    assert re.search(r"The CUDA job on the card \([^)]*\) is alive", run.text)
     text = Path("answers.yml").read_text()
     assert "disable-swap: true" in text and "restart-kubelet: omen2" in text and "relabel" not in text
     again = Gpufix([]).run("lab", "recover", "--scenario", "label-already-set", "--answers", "answers.yml", "-q")
