@@ -39,7 +39,7 @@ def test_taken_over_then_booted_then_cut_off_and_still_recovered(
     run.gate("stop-vfio-manager", name="omen2")
     run.ask("disable-swap:")
 
-    thief = {"spec": {"holderIdentity": "somebody@elsewhere"}}
+    thief = {"spec": {"holderIdentity": "somebody@elsewhere", "leaseDurationSeconds": 10}}
     cluster.kubectl("patch", *LEASE, "--type=merge", "-p", json.dumps(thief))
     run.child.send(ENTER)
     assert run.end() == 8, run.text
