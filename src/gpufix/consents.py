@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gpufix.core.answers import Answers, StepConsent, consent_problem, plan_problem
 from gpufix.core.plan import Decision, Plan, PlannedStep, target_of
-from gpufix.core.plan_data import Given, killed_by
+from gpufix.core.plan_data import Given, GivenConsent, killed_by
 from gpufix.core.runbook import Runbook
 from gpufix.core.workload import CONTAINER
 from gpufix.errors import ExitStatus, GpufixError
@@ -73,10 +73,14 @@ def require_consents(request: Request, plan: Plan, reading: Reading) -> None:
 
 
 class Gaps(NamedTuple):
-    """Why a run with this answers file would stop before its first change: a line for each gate that does not open."""
+    """Why a run with this answers file would stop before its first change: a line for each gate that does not open.
+
+    ``given``: what opens the others.
+    """
 
     declined: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    given: tuple[GivenConsent, ...] = ()
 
     @property
     def status(self) -> ExitStatus:
@@ -91,8 +95,13 @@ def consent_gaps(request: Request, plan: Plan, reading: Reading) -> Gaps:
     runs = [planned for planned in plan.steps if planned.decision is Decision.RUN]
     given = [consent for planned in runs if (consent := request.answers.consents.get(planned.step.id)) is not None]
     declined = (_is_false(one) for one in given if one.kind == "no")
-    problems = (_problem(request, plan, planned, reading) for planned in runs)
-    return Gaps(tuple(declined), tuple(problem for problem in problems if problem is not None))
+    problems = {planned.step.id: _problem(request, plan, planned, reading) for planned in runs}
+    opens = (one for one in given if one.kind != "no" and problems[one.step] is None)
+    return Gaps(
+        tuple(declined),
+        tuple(problem for problem in problems.values() if problem is not None),
+        tuple(GivenConsent(one.step, one.kind, str(one.origin)) for one in opens),
+    )
 
 
 def _problem(request: Request, plan: Plan, planned: PlannedStep, reading: Reading) -> str | None:

@@ -13,8 +13,9 @@ from gpufix.core.announce import announcements
 from gpufix.core.basis import Fact, basis_of
 from gpufix.core.conditions import World, findings_of
 from gpufix.core.fold import PlayResult, Trouble, explain
+from gpufix.core.marks import Mark, marks_of
 from gpufix.core.plan import Decision, Plan, PlannedStep, build_plan
-from gpufix.core.plan_data import Draft, Given, Preview, plan_as_data
+from gpufix.core.plan_data import Draft, Given, GivenConsent, Preview, plan_as_data
 from gpufix.core.runbook import Runbook
 from gpufix.core.verdict import Verdicts
 from gpufix.errors import ExitStatus, GpufixError
@@ -32,6 +33,12 @@ def decide(book: Runbook, node: str, reading: Reading, answers: Mapping[str, str
     return build_plan(book, node, World(reading.facts, answers, findings_of(reading.diagnosis)))
 
 
+def others_at(session: Session, reading: Reading) -> tuple[Mark, ...]:
+    """The marks of others on the node, those that stop first; none where the node was not read."""
+    node = reading.facts.node.value
+    return marks_of(node, session.remediators) if node is not None else ()
+
+
 def make_plan(
     session: Session,
     plan: Plan,
@@ -39,9 +46,10 @@ def make_plan(
     verdicts: Verdicts,
     answers: Mapping[str, Given],
     gaps: Sequence[str] | None = None,
+    consents: Sequence[GivenConsent] = (),
 ) -> dict[str, Any]:
     """``plan`` with its dry runs, as data. ``gaps``: the consents that its answers file (None: there is none) does
-    not give.
+    not give; ``consents``: those that it does.
 
     Raises GpufixError (status 7) when the node cannot be reached for a dry run.
     """
@@ -56,7 +64,9 @@ def make_plan(
         previews={planned.step.id: _preview(runner, planned) for planned in plan.steps},
         basis=basis(reading, plan.runbook),
         announced=announcements(reading.facts, plan.answers),
+        marks=others_at(session, reading),
         gaps=gaps,
+        consents=consents,
         variables={step.id: runner.variables(step) for step in plan.runbook.steps if step.playbook},
     )
     session.ui.progress("")

@@ -16,7 +16,6 @@ from gpufix import planning
 from gpufix.consents import AnswersApprover, Remembering, Request, consent_gaps, require_consents
 from gpufix.core.answers import StepConsent
 from gpufix.core.conditions import Verdict
-from gpufix.core.marks import marks_of
 from gpufix.core.plan import Decision, Plan
 from gpufix.core.plan_data import Given
 from gpufix.core.render.mark_text import mark_lines
@@ -193,13 +192,12 @@ def present(
     Raises GpufixError: status 4, 3 or 2 (``require_consents``).
     """
     ui = session.ui
-    node = reading.facts.node.value
-    marks = marks_of(node, session.remediators) if node is not None else ()
+    marks = planning.others_at(session, reading)
     ui.say(["", *mark_lines(marks, ui.style)] if marks else [])
-    stops = next((mark for mark in marks if mark.stops), None)
-    if stops is not None and not request.attended:
+    at_it = None if request.attended else _who_stops(session, reading)
+    if at_it is not None:
         raise GpufixError(
-            t("somebody else is at {node}, nothing was changed: {who}", node=session.node, who=stops.text),
+            t("{why}; nothing was changed", why=at_it),
             t("end that first, or decide at a terminal"),
             ExitStatus.BLOCKED,
         )
@@ -208,6 +206,14 @@ def present(
     tell(listeners, "plan", node=session.node, answers=dict(plan.answers), steps=decisions(plan))
     if not request.attended:
         require_consents(request, plan, reading)
+
+
+def _who_stops(session: Session, reading: Reading) -> str | None:
+    """Why nothing is begun here without a person: another remediator, in the middle of its own work."""
+    stops = next((mark for mark in planning.others_at(session, reading) if mark.stops), None)
+    if stops is None:
+        return None
+    return t("somebody else is at {node}: {who}", node=session.node, who=stops.text)
 
 
 def simply(session: Session, reading: Reading, status: ExitStatus, line: str) -> Result:
@@ -224,7 +230,8 @@ def checked(
     """The plan with its dry runs, and the status it deserves. With an answers file, the gates that would not open."""
     gaps = consent_gaps(request, plan, reading)
     shut = [*gaps.declined, *gaps.missing]
-    made = planning.make_plan(session, plan, reading, verdicts, given, shut if request.answers is not None else None)
+    told = shut if request.answers is not None else None
+    made = planning.make_plan(session, plan, reading, verdicts, given, told, gaps.given)
     blocked = [step["id"] for step in made["steps"] if step["decision"] == Decision.BLOCKED]
     if made["errored"]:
         status, line = ExitStatus.STEP_FAILED, t("The plan has a dry run that failed.")
@@ -235,9 +242,12 @@ def checked(
         status, line = ExitStatus.OK, t("A plan, not complete: {why}.", why="; ".join(made["because"]))
     else:
         status, line = ExitStatus.OK, t("The plan can be applied.")
-    if shut and status is ExitStatus.OK:
-        line = t("Without a person it stops before its first change: {consents}.", consents="; ".join(shut))
-        status = gaps.status if request.check else status  # --check ends as the run itself would
+    at_it = None if request.attended else _who_stops(session, reading)
+    if (shut or at_it) and status is ExitStatus.OK:
+        whys = [*([at_it] if at_it else []), *shut]
+        line = t("Without a person it stops before its first change: {consents}.", consents="; ".join(whys))
+        ends = ExitStatus.BLOCKED if at_it else gaps.status
+        status = ends if request.check else status  # --check ends as the run itself would
     return Result(
         session.node, status, line + " " + t("Nothing was changed."), tuple(plan_data_lines(made, session.ui.style)),
         runbook=plan.runbook.id, answers=given, verdicts=verdicts, diagnosis=reading.diagnosis, made=made,

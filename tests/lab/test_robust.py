@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from labnode import scenario_of
 
-from gpufix.errors import GpufixError
+from gpufix.core.lease import NAMESPACE, Holder, lease_name, taken
+from gpufix.errors import ExitStatus, GpufixError
 from gpufix.lab import commands
-from gpufix.lab.server import Lab
+from gpufix.lab.server import Lab, read_mark
 from gpufix.lab.tools import TOOLS
+from gpufix.world.journal import operator, process_mark
 
 
 @pytest.fixture
@@ -67,6 +71,37 @@ def test_sudo_runs_the_labs_tools_and_no_other(lab: Lab) -> None:
     assert done.returncode == 1 and "root here already" in done.stderr
     assert shell(lab, "mkswap /dev/null").returncode == 1
     assert lab.unknown == []
+
+
+def lease(folder: Path, body: dict[str, Any] | None, method: str) -> dict[str, Any]:
+    """The lease of the lab's node: read (no ``body``), made or written over."""
+    url = f"{read_mark(folder)['url']}/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+    headers = {"Authorization": f"Bearer {(folder / 'token').read_text()}", "Content-Type": "application/json"}
+    where = url if method == "POST" else f"{url}/{lease_name('omen2')}"
+    data = json.dumps(body).encode() if body is not None else None
+    with urllib.request.urlopen(urllib.request.Request(where, data, headers, method=method), timeout=20) as answer:
+        found: dict[str, Any] = json.loads(answer.read())
+        return found
+
+
+def test_down_does_not_take_the_lab_from_a_run_that_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder, now = tmp_path / "lab", datetime(2026, 12, 2, tzinfo=UTC)
+    commands.up(folder, commands.find_scenario("incident"), 10.0)
+    try:
+        me = Holder(operator(), os.getpid(), "key", process_mark(os.getpid()), run="20261202-1")
+        held = lease(folder, taken("omen2", me, now), "POST")
+        with pytest.raises(GpufixError, match=f"is in use by .*process {os.getpid()}, run 20261202-1") as caught:
+            commands.down(folder)
+        assert caught.value.status is ExitStatus.LOCKED
+        assert commands.is_up(folder)
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as gone:
+            dead = Holder(operator(), gone.pid, "key", process_mark(gone.pid))
+        lease(folder, taken("omen2", dead, now, held), "PUT")
+        assert commands.down(folder) == ["The practice lab is down."], "one that was killed uses it no more"
+    finally:
+        if commands.is_up(folder):
+            os.kill(int(read_mark(folder)["pid"]), signal.SIGTERM)
 
 
 @pytest.mark.parametrize("name", ["a:b", "a\nb", "a\x1bb"])

@@ -181,6 +181,10 @@ def test_a_plan_is_data_of_the_published_schema_and_changes_nothing() -> None:
     shown = "\n".join(plan_data_lines(plan, Style()))
     assert "target_workload = container (from answers.yml:5:20)" in shown
     assert "complete, applyable" in shown
+    assert "Consent given: consent.relabel (answers.yml:" in shown and "Consent wanted" not in shown
+    skipped = {"relabel": {"kind": "skip", "origin": "answers.yml:7:12\x1b[2J"}}
+    told = "\n".join(plan_data_lines({**plan, "consents_given": skipped}, Style()))
+    assert "Skipped, by consent.relabel: skip (answers.yml:7:12\\x1b[2J)" in told
 
 
 def test_complete_applyable_and_errored_are_three_facts() -> None:

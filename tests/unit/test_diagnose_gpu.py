@@ -365,3 +365,58 @@ def test_the_link_of_the_vms() -> None:
     )
     assert root(found) == ("healthy", "confirmed")
     assert link(found, "vms-unschedulable").status is Status.REFUTED
+
+
+# --- what lives on the card while the node is dead -------------------------------------------------------------------
+
+HELD = "# scanned 20 processes, unreadable 0\n"
+JOB = HELD + "4242\tpython3\t/dev/nvidia0\t0::/train.service\n"
+
+
+def minded(name: str, holders: str, **files: str | None) -> str:
+    """The warnings of the case ``name`` with these processes on its card."""
+    paths = {path.replace("_", "/", 1) + ".json": text for path, text in files.items()}
+    return "\n".join(diagnosis(changed(case(name), {"host/gpu_holders": holders, **paths})).warnings)
+
+
+def test_a_job_that_a_living_kubelet_would_kill_is_told_first() -> None:
+    found = diagnosis(changed(case("trace-1-kubelet-dead"), {"host/gpu_holders": JOB}))
+    assert found.warnings[0].startswith(
+        "the card is in use by python3 (pid 4242), and the node is in vm-passthrough mode "
+        "(nvidia.com/gpu.workload.config): a kubelet that comes alive lets the GPU Operator take it away."
+    )
+    assert "Relabel to container first" in found.warnings[0]
+
+
+def test_no_more_jobs_are_named_than_can_be_read() -> None:
+    many = HELD + "".join(f"{pid}\tpython3\t/dev/nvidia0\t0::/train.service\n" for pid in range(100, 107))
+    assert (
+        "in use by python3 (pid 100), python3 (pid 101), python3 (pid 102), python3 (pid 103) and 3 more, and"
+        in minded("trace-1-kubelet-dead", many)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "holders"),
+    [
+        ("trace-1-kubelet-dead", HELD),
+        ("trace-2-relabelled-while-dead", JOB),  # the operator leaves the card alone
+        ("trace-5-dead-again-label-already-container", JOB),
+        ("trace-0-passthrough-healthy", JOB),  # nothing will come alive
+        ("realnode-container-healthy", JOB),
+    ],
+)
+def test_a_card_that_nothing_will_take_is_no_warning(name: str, holders: str) -> None:
+    assert "the card is in use" not in minded(name, holders)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "policies", "why"),
+    [
+        (None, None, "cluster/nodes.json is not in the snapshot"),
+        (listed(node()), None, "nvidia.com/gpu.workload.config is not set, and the ClusterPolicy is unknown"),
+    ],
+)
+def test_a_mode_that_is_not_known_is_not_taken_for_harmless(nodes: str | None, policies: str | None, why: str) -> None:
+    told = minded("trace-1-kubelet-dead", JOB, cluster_nodes=nodes, cluster_clusterpolicy=policies)
+    assert f"which mode the node is in is not known ({why}" in told

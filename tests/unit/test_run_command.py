@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from gpufix import cli, resources
 from gpufix import walk as walk_module
 from gpufix.core.answers_format import sample
 from gpufix.core.fold import PlayResult
+from gpufix.core.plan_data import digest_of
 from gpufix.errors import ExitStatus
-from gpufix.model import Snapshot
+from gpufix.model import Observation, Snapshot
 from gpufix.session import Reading
 
 FILLED = {
@@ -215,6 +217,79 @@ def test_an_override_wins_over_the_file_and_says_so(run: Run, capsys: pytest.Cap
     assert plan["answers"]["target_workload"]["origin"] == "-a target_workload=vm-passthrough"
     missing = " ".join(plan["consents_missing"])
     assert "kills in answers.yml does not list who uses the GPU and dies: 1 (python3)" in missing
+
+
+def rebooting(world: ModelSession) -> None:
+    """kured is at the node: it stops a run without a person. NVSentinel, which has given up, does not."""
+    real = world.read
+
+    def read() -> Reading:
+        seen = real()
+        node = seen.facts.node.value
+        assert node is not None
+        marks = {"weave.works/kured-reboot-in-progress": "2026-12-01T04:11:00Z"}
+        labels = {**node.labels, "dgxc.nvidia.com/nvsentinel-state": "remediation-failed"}
+        marked = replace(node, annotations=marks, labels=labels)
+        return Reading(seen.snapshot, replace(seen.facts, node=Observation.of(marked)), seen.diagnosis)
+
+    world.read = read  # type: ignore[method-assign]
+
+
+def test_a_plan_tells_who_else_is_at_the_node(
+    run: Run, world: ModelSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rebooting(world)
+    assert run("plan", NODE, "--out", "plan.json") == 0, "a person may decide to go on"
+    printed = capsys.readouterr().out
+    shown = printed.split("Others at this node\n", 1)[1]
+    assert shown.lstrip().startswith("stop: kured has wanted to reboot") and "\n  mind: NVSentinel" in shown
+    assert "Without a person" not in printed
+    plan = json.loads(Path("plan.json").read_text())
+    jsonschema.validate(plan, resources.plan_schema())
+    assert [(mark["who"], mark["stops"]) for mark in plan["marks"]] == [("kured", True), ("NVSentinel", False)]
+    assert "weave.works/kured-reboot-in-progress" in plan["marks"][0]["evidence"]["excerpt"]
+
+    stops = "Without a person it stops before its first change: somebody else is at omen2: kured has wanted to reboot"
+    assert run("plan", NODE, "--answers", "answers.yml") == 0
+    assert stops in " ".join(capsys.readouterr().out.split())
+    assert run(*RECOVER, "--check") == ExitStatus.BLOCKED, "as the run itself ends"
+    assert stops in " ".join(capsys.readouterr().out.split())
+    assert run(*RECOVER) == ExitStatus.BLOCKED
+    assert "somebody else is at omen2: kured has wanted to reboot" in capsys.readouterr().err
+    assert world.applied == []
+
+
+def test_a_plan_tells_where_each_consent_was_given(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    text = Path("answers.yml").read_text()
+    Path("answers.yml").write_text(text.replace("  disable-swap: true\n", "  disable-swap: skip\n"))
+    given = {
+        step: f"answers.yml:{number}:{line.index(': ') + 3}"
+        for number, line in enumerate(Path("answers.yml").read_text().splitlines(), 1)
+        for step in ("relabel", "stop-vfio-manager", "disable-swap", "restart-kubelet")
+        if line.startswith(f"  {step}: ")
+    }
+    assert run("plan", NODE, "--answers", "answers.yml") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"Consent given: consent.relabel ({given['relabel']})" in printed
+    assert "Consent wanted unattended: consent.disable-swap: true" in printed, "a skip that a later step does not allow"
+    Path("answers.yml").write_text(text)
+    assert run("plan", NODE, "--answers", "answers.yml", "-o", "json") == 0
+    plan = json.loads(capsys.readouterr().out)
+    jsonschema.validate(plan, resources.plan_schema())
+    assert plan["consents_given"] == {step: {"kind": "yes", "origin": origin} for step, origin in given.items()}
+    assert run("plan", NODE, "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)["consents_given"] == {}
+
+
+def test_a_plan_of_before_these_were_told_reads_as_it_did(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", NODE, "--answers", "answers.yml", "--out", "plan.json", "-q") == 0
+    plan = json.loads(Path("plan.json").read_text())
+    del plan["marks"], plan["consents_given"]
+    Path("plan.json").write_text(json.dumps({**plan, "digest": digest_of(plan)}))
+    capsys.readouterr()
+    assert run("show", "plan.json") == 0
+    shown = capsys.readouterr().out
+    assert "Others at this node" not in shown and "Consent wanted unattended: consent.relabel: true" in shown
 
 
 def test_a_plan_is_written_over_a_plan_and_over_nothing_else(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ The truth first: what was not read is unknown, never fine, and nothing is confir
 
 from __future__ import annotations
 
+from gpufix.core.card_warnings import card_warnings
 from gpufix.core.chain import build_chain, judge_swap, put_aside
 from gpufix.core.evidence import condition_of, cordon_of, ready_of, taints_of, unit_lines
 from gpufix.core.findings import Candidate, candidate, unknown
@@ -199,16 +200,9 @@ def _unread(facts: Facts) -> dict[str, str]:
     return found
 
 
-def _card_warnings(situation: Situation) -> list[str]:
-    """What the kernel says has been done to the card since this boot."""
-    log = situation.facts.kernel_log.value or ()
-    hit = situation.signatures.match("kernel", log, log, frozenset(), "gpu-taken-in-use")
-    return [f"{t(hit.signature.says)} ({hit.line.source}: {hit.line.excerpt.strip()})"] if hit else []
-
-
 def _warnings(situation: Situation, vms: VmState, affected: tuple[AffectedVm, ...], root: str) -> list[str]:
     node = situation.node
-    found = [*swap_warnings(situation, root), *unit_warnings(situation), *_card_warnings(situation)]
+    found = [*card_warnings(situation), *swap_warnings(situation, root), *unit_warnings(situation)]
     if node is None:
         return found
     if node.unschedulable and root != "node-cordoned":

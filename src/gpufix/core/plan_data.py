@@ -16,6 +16,7 @@ from gpufix.core.basis import Fact
 from gpufix.core.conditions import World, evaluate
 from gpufix.core.fold import PlayResult
 from gpufix.core.invariants import Action
+from gpufix.core.marks import Mark
 from gpufix.core.plan import Decision, Plan, PlannedStep, target_of
 from gpufix.core.runbook import UNDO
 from gpufix.core.verdict import Verdicts, verdicts_as_data
@@ -54,6 +55,15 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenConsent:
+    """What an answers file says of a step's gate. ``kind``: yes | skip. ``origin``: file, line and column."""
+
+    step: str
+    kind: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """All that a plan's data is made from."""
 
@@ -66,8 +76,12 @@ class Draft:
     previews: Mapping[str, Preview]
     basis: Sequence[Fact]
     announced: Sequence[str]
-    gaps: Sequence[str] | None
     variables: Mapping[str, Mapping[str, str | int | bool]]
+    marks: Sequence[Mark] = ()
+    gaps: Sequence[str] | None = None
+    """The consents that the answers file does not give; None where there is none."""
+    consents: Sequence[GivenConsent] = ()
+    """Those that it gives, and that open their gate."""
 
 
 def plan_as_data(draft: Draft, made_at: str, made_with: str) -> dict[str, Any]:
@@ -86,6 +100,7 @@ def plan_as_data(draft: Draft, made_at: str, made_with: str) -> dict[str, Any]:
         "root_cause": {"id": cause.id, "status": str(cause.status), "summary": cause.summary},
         "verdicts": verdicts_as_data(draft.verdicts),
         "answers": {name: {"value": given.value, "origin": given.origin} for name, given in draft.answers.items()},
+        "marks": [_mark(one) for one in draft.marks],
         "announced": list(draft.announced),
         "complete": not assumed and not failed,
         "applyable": not assumed and not failed and not blocked,
@@ -96,6 +111,7 @@ def plan_as_data(draft: Draft, made_at: str, made_with: str) -> dict[str, Any]:
             *(t("the dry run of {step} failed", step=name) for name in failed),
         ],
         "consents_missing": list(draft.gaps) if draft.gaps is not None else None,
+        "consents_given": {one.step: {"kind": one.kind, "origin": one.origin} for one in draft.consents},
         "basis": [_fact(fact) for fact in draft.basis],
         "steps": steps,
         "made_at": made_at,
@@ -115,6 +131,11 @@ def digest_of(data: Mapping[str, Any]) -> str:
 
 def _fact(fact: Fact) -> dict[str, str]:
     return {"name": fact.name, "unknown": fact.unknown} if fact.unknown else {"name": fact.name, "value": fact.value}
+
+
+def _mark(mark: Mark) -> dict[str, Any]:
+    evidence = {"source": mark.evidence.source, "excerpt": mark.evidence.excerpt}
+    return {"who": mark.who, "text": mark.text, "stops": mark.stops, "evidence": evidence}
 
 
 def _step(number: int, planned: PlannedStep, draft: Draft) -> dict[str, Any]:

@@ -17,12 +17,14 @@ from http.client import HTTPException
 from pathlib import Path
 
 from gpufix import resources, runs
+from gpufix.core.lease import NAMESPACE, holder_of, lease_name
 from gpufix.core.render.terminal import Style
 from gpufix.errors import ExitStatus, GpufixError
 from gpufix.lab.scenario import JOB, Scenario, job_state, load_scenario
 from gpufix.lab.server import LOG, STATE, Lab, environment, only_one, read_mark, tools_folder
 from gpufix.lab.tools import TOOLS
 from gpufix.language import t
+from gpufix.lock import alive_here
 from gpufix.text import columns, did_you_mean, padded, safe
 
 PACE = 10.0
@@ -221,7 +223,8 @@ def _ways_in(folder: Path, node: str) -> list[str]:
 
 
 def down(folder: Path) -> list[str]:
-    """End a lab that stays. One that is not up is no error; one that a running walk is made in is not ended."""
+    """End a lab that stays. One that is not up is no error; one that a running walk is made in is not ended (status 8
+    where the walk is another process's)."""
     marked = read_mark(folder)
     pid = marked.get("pid")
     if not is_up(folder) or not isinstance(pid, int):
@@ -231,6 +234,7 @@ def down(folder: Path) -> list[str]:
             f"the practice lab in {folder} belongs to a gpufix lab recover that runs (process {pid})",
             "it ends with that: quit at its gate, or Ctrl-C there",
         )
+    _require_unused(folder, str(marked["node"]))
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + _PATIENCE
     while read_mark(folder).get("pid") == pid and _alive(pid):
@@ -238,6 +242,22 @@ def down(folder: Path) -> list[str]:
             raise GpufixError(f"the practice lab (process {pid}) does not end", f"kill {pid}", ExitStatus.INTERNAL)
         time.sleep(0.05)
     return ["The practice lab is down."]
+
+
+def _require_unused(folder: Path, node: str) -> None:
+    try:
+        found = json.loads(
+            _get(folder, f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{lease_name(node)}")
+        )
+    except (OSError, ValueError, HTTPException):
+        return  # nobody ever held it (404); or a lab that can answer nobody
+    holder = holder_of(found)
+    if holder is not None and alive_here(holder):
+        raise GpufixError(
+            f"the practice lab in {folder} is in use by {holder.words}",
+            "quit at its gate, or Ctrl-C there; then gpufix lab down",
+            ExitStatus.LOCKED,
+        )
 
 
 def is_up(folder: Path) -> bool:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpufix.core.fold import PlayResult
+from gpufix.core.marks import Mark
 from gpufix.core.parse import times
 from gpufix.core.plan import Decision
+from gpufix.core.render.mark_text import mark_lines
 from gpufix.core.render.terminal import (
     Style,
     answer_words,
@@ -18,6 +20,7 @@ from gpufix.core.render.terminal import (
 )
 from gpufix.core.render.words import widest, word
 from gpufix.language import mark, t
+from gpufix.model import Evidence
 from gpufix.text import padded, redact, safe
 
 _COLOUR = {"run": "cyan", "no-op": "green", "blocked": "red", "observe": "cyan", "left out": "dim"}
@@ -51,10 +54,13 @@ def plan_data_lines(data: Mapping[str, Any], style: Style) -> list[str]:
     ]
     for name, answer in data["answers"].items():
         lines += style.wrap(answer_words(safe(name), safe(answer["value"]), safe(answer["origin"])), 2)
+    marks = [_mark(one) for one in data.get("marks", ())]  # a plan made before they were in it has none
+    lines += ["", *mark_lines(marks, style)] if marks else []
     for text in data["announced"]:
         lines += ["", *style.wrap(safe(text))]
+    given = data.get("consents_given", {})
     for step in data["steps"]:
-        lines += _step(step, style)
+        lines += _step(step, given.get(step["id"]), style)
     lines += ["", style.paint(t("What it rests on"), "bold")]
     digests = [fact for fact in data["basis"] if str(fact.get("value", "")).startswith(_DIGEST)]
     for fact in data["basis"]:
@@ -81,7 +87,12 @@ def _facts(data: Mapping[str, Any], style: Style) -> list[str]:
     return [", ".join(words), *(line for why in data["because"] for line in style.wrap(f"- {safe(why)}", 2, 2))]
 
 
-def _step(step: Mapping[str, Any], style: Style) -> list[str]:
+def _mark(data: Mapping[str, Any]) -> Mark:
+    evidence = Evidence(data["evidence"]["source"], data["evidence"]["excerpt"])
+    return Mark(data["who"], data["text"], evidence, data["stops"])
+
+
+def _step(step: Mapping[str, Any], given: Mapping[str, str] | None, style: Style) -> list[str]:
     decision = padded(word(step["decision"]), widest(*Decision, least=8))
     state = style.paint(decision, _COLOUR.get(step["decision"], "dim"))
     assumes = assumes_words([safe(one) for one in step["assumes"]])
@@ -106,8 +117,16 @@ def _step(step: Mapping[str, Any], style: Style) -> list[str]:
         lines += [line for one in step["awaited"] for line in style.wrap(f"- {safe(one['now'])}", 5, 2)]
     if not step["consent"]:
         return lines
-    consent = f"consent.{safe(step['id'])}: {safe(step['consent'])}"
-    return [*lines, *style.wrap(t("Consent wanted unattended: {consent}", consent=consent), 3, 4)]
+    return [*lines, *style.wrap(_consent(step, given), 3, 4)]
+
+
+def _consent(step: Mapping[str, Any], given: Mapping[str, str] | None) -> str:
+    name = f"consent.{safe(step['id'])}"
+    if given is None:
+        return t("Consent wanted unattended: {consent}", consent=f"{name}: {safe(step['consent'])}")
+    if given["kind"] == "skip":
+        return t("Skipped, by {consent} ({origin})", consent=f"{name}: skip", origin=safe(given["origin"]))
+    return t("Consent given: {consent} ({origin})", consent=name, origin=safe(given["origin"]))
 
 
 def _preview(preview: Mapping[str, Any], style: Style) -> list[str]:
