@@ -93,7 +93,7 @@ def test_down_does_not_take_the_lab_from_a_run_that_lives(tmp_path: Path, monkey
         held = lease(folder, taken("omen2", me, now), "POST")
         with pytest.raises(GpufixError, match=f"is in use by .*process {os.getpid()}, run 20261202-1") as caught:
             commands.down(folder)
-        assert caught.value.status is ExitStatus.LOCKED
+        assert caught.value.exit_status is ExitStatus.LOCKED
         assert commands.is_up(folder)
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as gone:
             dead = Holder(operator(), gone.pid, "key", process_mark(gone.pid))
