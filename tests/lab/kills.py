@@ -4,7 +4,7 @@ A chain is one recovery, or the undo of one, from its begin to its end through a
 is held against a run of the same kind that nobody disturbed.
 
     python tests/lab/kills.py --kills 200 --seed 1          the short door (short_door.py), about half a second a kill
-    python tests/lab/kills.py --real --kills 200 --seed 1   the real ansible-runner, about eight seconds a kill
+    python tests/lab/kills.py --real --kills 200 --seed 1   the real ansible-runner, about twelve seconds a kill
 """
 
 from __future__ import annotations
