@@ -242,7 +242,8 @@ def test_check_walks_everything_and_changes_nothing() -> None:
     [
         (lambda text: "", "not a plan"),
         (lambda text: text[:-20], "not valid JSON"),
-        (lambda text: "[" * 100_000, "not a plan"),
+        (lambda text: "[" * 100_000, "nested without end"),
+        (lambda text: text.replace('"version": 1', f'"version": {"9" * 5000}'), "a number of too many digits"),
         (lambda text: "[]", "not a plan of gpufix"),
         (lambda text: '{"kind": "gpufix-result"}', "not a plan of gpufix"),
         (lambda text: text.replace('"version": 1', '"version": 2'), "a plan of version 2; this gpufix reads version 1"),

@@ -375,33 +375,41 @@ JOB = HELD + "4242\tpython3\t/dev/nvidia0\t0::/train.service\n"
 
 def minded(name: str, holders: str, **files: str | None) -> str:
     """The warnings of the case ``name`` with these processes on its card."""
-    paths = {path.replace("_", "/", 1) + ".json": text for path, text in files.items()}
-    return "\n".join(diagnosis(changed(case(name), {"host/gpu_holders": holders, **paths})).warnings)
+    return "\n".join(diagnosis(changed(case(name), {"host/gpu_holders": holders, **files})).warnings)
+
+
+BY = "by hand or by itself, endangers that"
+LABEL = "the label nvidia.com/gpu.workload.config still says vm-passthrough"
+CONTAINER_RUNS = "a vfio-manager container still runs here: a starting kubelet may run its preStop"
 
 
 def test_a_job_that_a_living_kubelet_would_kill_is_told_first() -> None:
     found = diagnosis(changed(case("trace-1-kubelet-dead"), {"host/gpu_holders": JOB}))
     assert found.warnings[0].startswith(
-        "the card is in use by python3 (pid 4242), and the node is in vm-passthrough mode "
-        "(nvidia.com/gpu.workload.config): a kubelet that comes alive lets the GPU Operator take it away."
+        f"the card is in use by python3 (pid 4242); a kubelet that comes alive now, {BY}: "
     )
-    assert "Relabel to container first" in found.warnings[0]
+    assert LABEL in found.warnings[0] and CONTAINER_RUNS in found.warnings[0]
 
 
 def test_no_more_jobs_are_named_than_can_be_read() -> None:
     many = HELD + "".join(f"{pid}\tpython3\t/dev/nvidia0\t0::/train.service\n" for pid in range(100, 107))
-    assert (
-        "in use by python3 (pid 100), python3 (pid 101), python3 (pid 102), python3 (pid 103) and 3 more, and"
-        in minded("trace-1-kubelet-dead", many)
-    )
+    told = minded("trace-1-kubelet-dead", many)
+    assert "python3 (pid 102), python3 (pid 103) and 3 more; a kubelet" in told and "pid 104" not in told
+
+
+def test_relabelling_alone_does_not_make_it_safe() -> None:
+    """On an old kubelet the preStop of the container that still runs would take the card, whatever the label says."""
+    told = minded("trace-2-relabelled-while-dead", JOB)
+    assert CONTAINER_RUNS in told and LABEL not in told
+    containers = case("trace-2-relabelled-while-dead").files["host/containers"]
+    stopped = "\n".join(line for line in containers.splitlines() if "vfio-manager" not in line) + "\n"
+    assert "the card is in use" not in minded("trace-2-relabelled-while-dead", JOB, **{"host/containers": stopped})
 
 
 @pytest.mark.parametrize(
     ("name", "holders"),
     [
         ("trace-1-kubelet-dead", HELD),
-        ("trace-2-relabelled-while-dead", JOB),  # the operator leaves the card alone
-        ("trace-5-dead-again-label-already-container", JOB),
         ("trace-0-passthrough-healthy", JOB),  # nothing will come alive
         ("realnode-container-healthy", JOB),
     ],
@@ -410,13 +418,8 @@ def test_a_card_that_nothing_will_take_is_no_warning(name: str, holders: str) ->
     assert "the card is in use" not in minded(name, holders)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "policies", "why"),
-    [
-        (None, None, "cluster/nodes.json is not in the snapshot"),
-        (listed(node()), None, "nvidia.com/gpu.workload.config is not set, and the ClusterPolicy is unknown"),
-    ],
-)
-def test_a_mode_that_is_not_known_is_not_taken_for_harmless(nodes: str | None, policies: str | None, why: str) -> None:
-    told = minded("trace-1-kubelet-dead", JOB, cluster_nodes=nodes, cluster_clusterpolicy=policies)
-    assert f"which mode the node is in is not known ({why}" in told
+@pytest.mark.parametrize("unread", ["cluster/nodes.json", "host/containers", "cluster/clusterpolicy.json"])
+def test_what_was_not_read_is_not_taken_for_harmless(unread: str) -> None:
+    there = {"cluster/nodes.json": listed(node())} if "policy" in unread else {}
+    told = minded("trace-2-relabelled-while-dead", JOB, **there, **{unread: None})
+    assert unread in told.split(BY, 1)[1]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from gpufix.core import workload
+from gpufix.core.invariants import RULES, Action, Proposal, check
 from gpufix.core.situation import DOWN, Situation
-from gpufix.language import mark, t
+from gpufix.language import t
 
 _MOST_JOBS = 4
 _JOBS = ("cuda", "unknown")
+_OF_THE_CARD = {"O1": RULES["O1"], "O5": RULES["O5"]}
+_READ_FOR_IT = ("node", "containers", "cluster_policy")
 
 
 def card_warnings(situation: Situation) -> list[str]:
@@ -18,39 +21,26 @@ def card_warnings(situation: Situation) -> list[str]:
 def _of_living_jobs(situation: Situation) -> list[str]:
     """The trap of a recovery by hand: whoever only turns swap off has the kubelet back, and the card is taken.
 
-    Nothing where the mode is one in which the operator leaves the card alone.
+    What would take it is asked of the order rule that a step of gpufix that starts the kubelet has to pass.
     """
-    if situation.kubelet not in DOWN:
-        return []
     found = [one for one in situation.facts.gpu_holders.value or () if one.kind in _JOBS]
-    if not found:
+    if situation.kubelet not in DOWN or not found:
+        return []
+    start = Proposal("", frozenset({Action.START_KUBELET}), workload.CONTAINER)
+    against = check(start, situation.facts, _OF_THE_CARD, phase="preview")
+    reasons = [one.reason for one in against if one.needs in _READ_FOR_IT]
+    if not reasons:
         return []
     jobs = ", ".join(f"{one.command} (pid {one.pid})" for one in found[:_MOST_JOBS])
     if len(found) > _MOST_JOBS:
         jobs = t("{names} and {n} more", names=jobs, n=len(found) - _MOST_JOBS)
-    mode, why = _mode(situation)
-    if mode is None:
-        told = mark(
-            "the card is in use by {jobs}, and which mode the node is in is not known ({why}): a kubelet that comes "
-            "alive, by hand or by itself, may let the GPU Operator take it away"
+    return [
+        t(
+            "the card is in use by {jobs}; a kubelet that comes alive now, by hand or by itself, endangers that: {why}",
+            jobs=jobs,
+            why="; ".join(reasons),
         )
-        return [t(told, jobs=jobs, why=why)]
-    if mode != workload.VM_PASSTHROUGH:
-        return []
-    told = mark(
-        "the card is in use by {jobs}, and the node is in vm-passthrough mode ({label}): a kubelet that comes alive "
-        "lets the GPU Operator take it away. A crash-looping one comes alive by itself as soon as what stops it is "
-        "gone. Relabel to container first, as gpufix recover does"
-    )
-    return [t(told, jobs=jobs, label=workload.WORKLOAD_LABEL)]
-
-
-def _mode(situation: Situation) -> tuple[str | None, str]:
-    """The workload that the operator would serve on the node; None, and why, where that cannot be told."""
-    if situation.node is None:
-        return None, situation.facts.node.unknown
-    found = workload.effective_workload(situation.node, situation.facts.cluster_policy)
-    return found.value, found.unknown
+    ]
 
 
 def _of_what_was_done(situation: Situation) -> list[str]:

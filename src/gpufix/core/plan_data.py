@@ -221,7 +221,8 @@ def read_plan(text: str, file: str, schema: Mapping[str, Any]) -> dict[str, Any]
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
-        words = getattr(error, "msg", "nested without end")
+        rest = "nested without end" if isinstance(error, RecursionError) else "a number of too many digits"
+        words = getattr(error, "msg", rest)  # a ValueError without one: sys.set_int_max_str_digits
         raise GpufixError(f"{file}:{line}: not a plan: not valid JSON: {words}", _MAKE_ONE) from None
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise GpufixError(f"{file}: not a plan of gpufix", _MAKE_ONE)
