@@ -358,7 +358,8 @@ def _run_in_lab(arguments: argparse.Namespace, folder: Path) -> int:
 
     if arguments.lab_command == "recover":
         return _recover_in_lab(arguments, folder)
-    arguments.words = {verb: lab.in_lab(f"gpufix {verb}", folder) for verb in lab.VERBS}
+    more = runs_command.state_words(arguments)
+    arguments.words = {verb: lab.in_lab(f"gpufix {verb}", folder) + more for verb in lab.VERBS}
     arguments.state_dir = arguments.state_dir or lab.state_of(folder)
     if arguments.lab_command in ("runs", "report"):
         return runs_command.run(arguments) if arguments.lab_command == "runs" else report_command.run(arguments)

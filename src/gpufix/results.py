@@ -28,6 +28,7 @@ def result_as_data(result: Result) -> dict[str, Any]:
         "changed": result.changed,
         "runbook": result.runbook or None,
         "root_cause": {"id": cause.id, "status": str(cause.status), "summary": cause.summary} if cause else None,
+        "root_cause_before": result.cause_before or None,
         "answers": {name: {"value": one.value, "origin": one.origin} for name, one in result.answers.items()},
         "steps": [
             {

@@ -60,6 +60,9 @@ class Result:
     """When the failure began that this is about."""
     verdicts: Verdicts | None = None
     diagnosis: Diagnosis | None = None
+    """By the last look: after a walk that is not what was wrong before it."""
+    cause_before: str = ""
+    """The id of the root cause that the run began with; empty where nothing was walked."""
     made: Mapping[str, Any] | None = None
     changes: tuple[str, ...] = ()
     """What was changed, as short lines."""
@@ -344,7 +347,7 @@ class _Walk:
             last = self._steps(walker)
             with suppress(GpufixError):  # then the last reading is what there is, and it says what was unread
                 walker.refresh()
-            result = self._judge(walker, last, approver, str(journal.folder))
+            result = self._judge(walker, last, approver, str(journal.folder), self._began_with(reading))
             record.write(
                 "run-end", exit_status=int(result.status), line=result.line,
                 verdicts=_verdict_words(result.verdicts), changes=walker.changes,
@@ -430,7 +433,12 @@ class _Walk:
         )
         _keep_snapshot(journal, "before", reading)
 
-    def _judge(self, walker: Walker, last: StepResult, approver: Remembering, run: str) -> Result:
+    def _began_with(self, reading: Reading) -> str:
+        """A run that is gone on with keeps the cause that its first look found."""
+        first = self.course.goes_on.history.start.get("root_cause") if self.course.goes_on is not None else None
+        return first if isinstance(first, str) else reading.diagnosis.root_cause.id
+
+    def _judge(self, walker: Walker, last: StepResult, approver: Remembering, run: str, cause_before: str) -> Result:
         session, style, book = self.session, self.session.ui.style, self.course.book
         verdicts = judge(walker.latest.facts, walker.latest.diagnosis, reached(walker))
         if self.course.undoes:
@@ -450,7 +458,7 @@ class _Walk:
         return Result(
             session.node, status, line, tuple(lines), runbook=book.id, answers=self.course.given,
             steps=tuple(walker.results), consents=approver.as_consents(session.node), verdicts=verdicts,
-            failed_since=self.course.failed_since,
+            failed_since=self.course.failed_since, cause_before=cause_before,
             diagnosis=walker.latest.diagnosis, changes=tuple(walker.changes), run=run,
         )  # fmt: skip
 

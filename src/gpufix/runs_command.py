@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,7 +70,13 @@ def add_options(parser: argparse.ArgumentParser, parser_class: type[argparse.Arg
 def command_of(arguments: argparse.Namespace, verb: str) -> str:
     """By which command a person does ``verb`` with these runs; ``arguments.words`` says where it is another one."""
     words: Mapping[str, str] = getattr(arguments, "words", {})
-    return words.get(verb, f"gpufix {verb}")
+    return words.get(verb, f"gpufix {verb}{state_words(arguments)}")
+
+
+def state_words(arguments: argparse.Namespace) -> str:
+    """What a command needs besides to find these runs: nothing where they are in the usual place."""
+    given = getattr(arguments, "state_dir", None)
+    return f" --state-dir {shlex.quote(str(given))}" if given is not None else ""
 
 
 def _count(text: str) -> int:
@@ -87,7 +94,7 @@ def run(arguments: argparse.Namespace) -> ExitStatus:
         else:
             print(
                 "\n".join(
-                    run_lines(one.id, str(one.folder), one.state, one.history, style, command_of(arguments, "recover"))
+                    run_lines(one.id, str(one.folder), one.state, one.history, style, command_of(arguments, "resume"))
                 )
             )
         return ExitStatus.OK
@@ -120,8 +127,8 @@ def _close(arguments: argparse.Namespace, state: Path, style: Style) -> ExitStat
         if as_json:
             raise GpufixError("-o json leaves no room for a question", "give --yes")
         prompts.check_terminal("run it in a terminal; without one give --yes")
-        recover, resume = command_of(arguments, "recover"), command_of(arguments, "resume")
-        print("\n".join([*run_lines(one.id, str(one.folder), one.state, one.history, style, recover), ""]))
+        resume = command_of(arguments, "resume")
+        print("\n".join([*run_lines(one.id, str(one.folder), one.state, one.history, style, resume), ""]))
         half_way = t("If it only stopped half-way, {command} is what you want.", command=resume)
         print("\n".join(style.wrap(f"{t(CLOSING)} {half_way}")))
         options = [Option("keep", t("leave it as it is")), Option("close", t("close it: what it did stays as it is"))]

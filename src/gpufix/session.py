@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -162,7 +163,9 @@ class Session:
 
     def words(self, verb: str) -> str:
         """The command that a person is told to use."""
-        return self._words.get(verb, f"gpufix {verb} {self.node}")
+        usual = self.state in (state_folder(), state_folder().resolve())
+        where = "" if usual else f" --state-dir {shlex.quote(str(self.state))}"
+        return self._words.get(verb, f"gpufix {verb} {self.node}") + where
 
     def access_data(self) -> dict[str, Any]:
         """How the node was reached, for going on with a run later: paths and names, and no secret."""

@@ -268,6 +268,7 @@ def test_a_result_is_data_of_the_published_schema() -> None:
     data = results.result_as_data(done)
     jsonschema.validate(data, resources.result_schema())
     assert [step["outcome"] for step in data["steps"]] == ["done"] * 5
+    assert data["root_cause_before"] == "swap-on"
     broken = results.error_as_data(NODE, GpufixError("token=abcdefgh is wrong", "mend it"))
     jsonschema.validate(broken, resources.result_schema())
     assert "abcdefgh" not in json.dumps(broken)

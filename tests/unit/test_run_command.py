@@ -250,8 +250,12 @@ def test_a_plan_tells_who_else_is_at_the_node(
     assert "weave.works/kured-reboot-in-progress" in plan["marks"][0]["evidence"]["excerpt"]
 
     stops = "Without a person it stops before its first change: somebody else is at omen2: kured has wanted to reboot"
-    assert run("plan", NODE, "--answers", "answers.yml") == 0
-    assert stops in " ".join(capsys.readouterr().out.split())
+    assert run("plan", NODE, "--answers", "answers.yml", "--out", "plan.json") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    begins = "- a run without a person does not begin: kured has wanted to reboot"
+    assert stops in printed and begins in printed
+    assert run("show", "plan.json") == 0
+    assert begins in " ".join(capsys.readouterr().out.split())
     assert run(*RECOVER, "--check") == ExitStatus.BLOCKED, "as the run itself ends"
     assert stops in " ".join(capsys.readouterr().out.split())
     assert run(*RECOVER) == ExitStatus.BLOCKED

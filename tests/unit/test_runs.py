@@ -21,8 +21,11 @@ from gpufix import cli, recovery
 from gpufix import walk as walk_module
 from gpufix.consents import Request
 from gpufix.core.run_history import read_history, steps_of, unsettled
+from gpufix.session import Session
 from gpufix.world import runs as folders
-from gpufix.world.journal import process_began
+from gpufix.world.cluster import ClusterAccess
+from gpufix.world.journal import Journal, process_began, state_folder
+from gpufix.world.playbooks import Access
 from gpufix.world.private import PRIVATE
 
 
@@ -308,3 +311,19 @@ def test_a_process_is_named_for_good() -> None:
     assert began and began != process_began(os.getpid())
     child.communicate()
     assert process_began(child.pid) == ""
+
+
+def test_the_way_on_names_the_run_and_where_its_journal_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also of an undo, which recover would not go on with, and also where the journals are kept elsewhere."""
+    elsewhere = tmp_path / "an other place"
+    journal = Journal.start(elsewhere, "omen2")
+    journal.write("run-start", node="omen2", kind="undo", steps=[])
+    journal.write("intent", step="undo-disable-swap")
+    journal.close()
+    assert cli.main(["runs", "show", "omen2", "--state-dir", str(elsewhere)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"gpufix resume --state-dir '{elsewhere}' {journal.folder.name} looks at the node and goes on" in told
+    ui = Ui(lambda *_: pytest.fail("asked"))
+    for state, more in ((elsewhere, f" --state-dir '{elsewhere}'"), (state_folder(), "")):
+        session = Session(NODE, NODE, Access(()), ClusterAccess(), ui, state=state)
+        assert session.words("resume") == f"gpufix resume omen2{more}"

@@ -255,7 +255,7 @@ def _require_unused(folder: Path, node: str) -> None:
     if holder is not None and alive_here(holder):
         raise GpufixError(
             f"the practice lab in {folder} is in use by {holder.words}",
-            "quit at its gate, or Ctrl-C there; then gpufix lab down",
+            "quit at its gate, or Ctrl-C there (fg first where it is suspended); then gpufix lab down",
             ExitStatus.LOCKED,
         )
 

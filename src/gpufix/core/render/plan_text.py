@@ -72,6 +72,11 @@ def plan_data_lines(data: Mapping[str, Any], style: Style) -> list[str]:
         names = ", ".join(fact["name"] for fact in digests)
         lines += style.wrap(safe(t("by their digests, which -o json shows: {names}", names=names)), 2, 4)
     lines += ["", *_facts(data, style)]
+    for one in marks if data["consents_missing"] is not None else ():
+        if one.stops:
+            lines += style.wrap(
+                "- " + t("a run without a person does not begin: {why}", why=safe(redact(one.text))), 2, 2
+            )
     for gap in data["consents_missing"] or ():
         lines += style.wrap("- " + t("no consent: {gap}", gap=safe(gap)), 2, 2)
     return lines

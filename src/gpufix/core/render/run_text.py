@@ -57,9 +57,9 @@ def table_lines(rows: Sequence[Sequence[str]], style: Style) -> list[str]:
 
 
 def run_lines(
-    id: str, folder: str, state: str, history: History, style: Style, recover: str = "gpufix recover"
+    id: str, folder: str, state: str, history: History, style: Style, resume: str = "gpufix resume"
 ) -> list[str]:
-    """All that the journal says of one run, in short. ``recover``: the command that goes on with it."""
+    """All that the journal says of one run, in short. ``resume``: the command that goes on with it."""
     start, end = history.start, history.end or {}
     shown = style.paint(word(_state(state, history)), _COLOUR[state], "bold")
     lines = [t("Run {run}: {state}", run=style.paint(safe(id), "bold"), state=shown)]
@@ -94,7 +94,7 @@ def run_lines(
     if state == "unfinished":
         names = unsettled(steps)
         told = t("{steps} was begun and its end is not on record.", steps=", ".join(names)) + " " if names else ""
-        command = f"{recover} {safe(str(start.get('node', 'NODE')))}"
+        command = f"{resume} {safe(id)}"
         told += t("{command} looks at the node and goes on from what it finds.", command=command)
         lines += ["", *style.wrap(told, 0, 2)]
     return [*lines, t("Folder: {folder}", folder=safe(folder))]
