@@ -67,7 +67,7 @@ def test_a_run_of_the_practice_lab_says_so(
     head, foot = text.splitlines()[2], text.splitlines()[-1]
     assert head == foot
     assert ", practice lab, run" in head
-    assert f"gpufix lab resume \\--dir {lab} {run.name}".replace("\\", "") in text.replace("\\", "")
+    assert f"gpufix lab resume --dir {lab} --state-dir {run.parent.parent} {run.name}" in text.replace("\\", "")
     (tmp_path / MARK).write_text("{}")  # beside the state folder: as from within gpufix lab shell
     text = _told(capsys, ["report", NODE])
     assert ", practice lab, run" in text
